@@ -105,7 +105,7 @@ def test_a_reward_of_the_recipe_comes_last():
             Ended.AGENT_FAILED,
             "the agent returned a list; return text, a number, mem1.Outcome or None",
         ),
-        ("returns_nan", Ended.AGENT_FAILED, "the agent returned the reward nan; it must be a finite number"),
+        ("returns_nan", Ended.AGENT_FAILED, "the agent returned a reward that is nan, not a finite number"),
         ("loops", Ended.OUT_OF_TURNS, "the attempt has made its 4 calls (turn limit of the task, or agent.calls)"),
         ("grows", Ended.OUT_OF_TOKENS, "tokens leaves no room for 40 within 200"),
         (

@@ -162,7 +162,8 @@ def test_a_recipe_names_channels_with_their_settings():
     with pytest.raises(UserError, match="channels"):
         load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[]}"])
     with pytest.raises(
-        UserError, match="unknown channel 'length'; known: outcome, objectives, memory_length, word_gain, memory_gain"
+        UserError,
+        match=r"unknown channel 'length' \(did you mean memory_length\?\); known: outcome, objectives, memory_length, ",
     ):
         load_toml(QUICK, Recipe, ["rl.algorithm={name='channels', channels=[{name='length'}]}"])
 

@@ -115,7 +115,7 @@ def test_actions_can_be_texts_and_what_fails_ends_the_attempt_with_its_reason():
     assert replies[2].text.startswith("This is no action that the environment accepts: it must be one of Text(1, 10")
     assert [reply.failed for reply in replies] == [
         *(None, None, None, "RuntimeError: the echo is broken"),
-        *("its observation is a int, not a text", "its rewards add up to nan"),
+        *("its observation is a int, not a text", "the reward of its action 'nan' is nan, not a finite number"),
     ]
 
 

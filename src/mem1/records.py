@@ -67,6 +67,12 @@ class Ended(str, Enum):
         return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.OUT_OF_TIME)
 
 
+SCORED = "(scored by the environment)"
+"""In place of a gold answer, where only the environment can score an attempt."""
+UNSCORED = "unscored"
+"""Metric of an attempt that the environment failed to score."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One question with its gold answers.

@@ -12,11 +12,11 @@ Everything that can go wrong with an attempt is recorded as its ending; nothing 
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -30,7 +30,9 @@ from mem1.errors import UserError
 from mem1.net.threads import in_parallel
 from mem1.protocol import ANSWER, MALFORMED, RECALL, SUMMARY, Tags
 from mem1.records import Ended, Task, Trajectory, Turn
+from mem1.scoring import measurement, number
 
+Value = TypeVar("Value")
 GENERAL_COMPLETION = 1000
 """Token budget of one completion of a general model, as in the paper."""
 
@@ -111,22 +113,32 @@ class RolloutParts:
 
         outcome     what the agent says of it; None: what the environment does
 
-        Raises ValueError for a reward that is not finite.
+        Raises UserError for a reward or a metric that is no finite number.
         """
         if not attempt.ended.scorable:
             return attempt
         task = attempt.task
         assert task is not None  # rollouts make no other attempts
         outcome = outcome or self.environment.score(task, attempt.answer)
-        attempt = replace(attempt, reward=outcome.reward, metrics=outcome.metrics)
-        if self.reward is not None:
-            attempt = replace(attempt, reward=float(self.reward(task, attempt)))
-        if not math.isfinite(attempt.reward or 0.0):
-            raise ValueError(
-                f"the reward of task {task.id!r} for the answer {attempt.answer!r} is {attempt.reward}; it must be a "
-                "finite number"
-            )
-        return attempt
+        metrics = {
+            name: _read(f"metric {name!r}", measurement, value, attempt) for name, value in outcome.metrics.items()
+        }
+        attempt = replace(attempt, reward=_read("reward", number, outcome.reward, attempt), metrics=metrics)
+        if self.reward is None:
+            return attempt
+        own = self.reward(task, attempt)
+        return replace(attempt, reward=float(_read("reward by tasks.reward", number, own, attempt)))
+
+
+def _read(what: str, read: Callable[[Any], Value], value: Any, attempt: Trajectory) -> Value:
+    try:
+        return read(value)
+    except ValueError as error:
+        assert attempt.task is not None
+        raise UserError(
+            f"the {what} of task {attempt.task.id!r}, attempt {attempt.attempt}, is {error} (the answer is "
+            f"{attempt.answer[:80]!r}); correct what computes it"
+        ) from error
 
 
 def check_vocabulary(context: ContextPolicy, tags: Tags, *, in_tags: bool) -> None:

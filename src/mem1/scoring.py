@@ -7,15 +7,22 @@ no punctuation, no articles, white space folded; the best over the gold aliases.
     f1("in Paris, France", ["Paris"])                           -> 0.5
     contains("It is in Paris, France", ["Paris"])               -> 1
     score_answers("Paris; 1901", [["Paris"], ["1900"]]).em      -> [1.0, 0.0]
+
+What others score is a `number`, or an error that says what it is instead.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
+
+from mem1.records import Metric
 
 # \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
@@ -94,3 +101,22 @@ def score_answers(answer: str, golds: Sequence[Sequence[str]], labels: Sequence[
         em=[float(bool(p) and exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],
     )
+
+
+def number(value: Any) -> float:
+    """A finite number as Python's own; those of numpy and torch without dimensions are numbers too.
+
+    Raises ValueError for anything else, text that reads like a number included.
+    """
+    shape = getattr(value, "shape", None)
+    plain = value.item() if shape == () and hasattr(value, "item") else value
+    with suppress(TypeError, OverflowError):
+        if not shape and not isinstance(plain, (str, bytes)) and math.isfinite(plain):
+            return plain if type(plain) is int else float(plain)
+    raise ValueError(f"{' '.join(repr(value).split())[:80]}, not a finite number")
+
+
+def measurement(value: Any) -> Metric:
+    """A metric: a `number`, or one per objective in any kind of list. Raises ValueError as `number` does."""
+    many = isinstance(value, (list, tuple)) or len(getattr(value, "shape", ())) == 1
+    return tuple(map(number, value)) if many else number(value)

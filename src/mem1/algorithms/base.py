@@ -16,7 +16,7 @@ trajectories, never over contexts: how often a context was rewritten changes not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from mem1.algorithms.losses import Loss, clipped_surrogate
 from mem1.configuration import Config
-from mem1.records import Group, Trajectory
+from mem1.records import Group, Metric, Task, Trajectory
 from mem1.registry import register
 
 if TYPE_CHECKING:
@@ -130,6 +130,12 @@ class Algorithm(Config):
     def rerolls(self) -> int:
         """How often a turn of each group is sampled anew from its stored context; 0: never."""
         return 0
+
+    def check(self, task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
+        """Raises UserError where attempts at such a task lack what it needs; called before anything is sampled.
+
+        measured    the metrics of an attempt, by name
+        """
 
     def policy_steps(self, steps: int) -> int:
         """How many of the first `steps` steps train the policy."""

@@ -32,7 +32,7 @@ knows, so a stored one can be continued without anything before it; here the con
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -43,8 +43,9 @@ from mem1.algorithms.group import EPSILON, centred_advantages, normalised_advant
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
 from mem1.contexts import memory_spans, notebook
+from mem1.errors import UserError
 from mem1.protocol import ANSWER, SUMMARY
-from mem1.records import Question, Trajectory, Turn
+from mem1.records import SCORED, UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
 from mem1.registry import register
 from mem1.scoring import normalize
 
@@ -75,6 +76,9 @@ class Channel(Config):
     def _named(cls, data: Any) -> Any:
         return register.channel.with_name(cls, data)
 
+    def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
+        """Raises UserError where attempts at such a task lack what it needs; `measured` are the metrics of one."""
+
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         """For each attempt at one task, the normalised number of each of its turns."""
         raise NotImplementedError(f"{type(self).__name__} must define by_turn")
@@ -86,6 +90,11 @@ class Channel(Config):
     @property
     def has_rewards(self) -> bool:
         return type(self).rewards is not Channel.rewards
+
+    @property
+    def demanding(self) -> bool:
+        """Whether it needs what not every task has."""
+        return type(self).check is not Channel.check
 
     @property
     def rerolls(self) -> int:
@@ -123,15 +132,47 @@ class Outcome(Channel):
         return any(len(places(turn, "memory")) > limit for turn in attempt.turns)
 
 
-class Objectives(Channel):
-    """Question by question: attempt i gets (r_ij - mean_j) / std_j on the turns that work on question j."""
+class Measured(Channel):
+    """Base of channels that read a metric of the environment, or of the agent."""
 
     metric: str = "em"
-    """The environment's measurement of each question."""
+    """Its name."""
+
+    def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
+        if self.metric not in measured and UNSCORED not in measured:
+            raise UserError(
+                f"the channel {self.name} reads the metric {self.metric!r}, which attempts at these tasks do not have; "
+                f"they have: {', '.join(measured) or 'none'}. Set its metric to one of them, or leave the channel out"
+            )
+
+    def measurements(self, attempts_G: Sequence[Attempt]) -> list[tuple[float, ...]]:
+        """The metric of each attempt, empty where it ended before it was measured.
+
+        Raises UserError, as `check` does, where attempts that came to their end do not have it: only an agent shows
+        what it measures by running.
+        """
+        found = [x.trajectory.per_objective(self.metric) for x in attempts_G]
+        for attempt, scores in zip((x.trajectory for x in attempts_G), found, strict=True):
+            if attempt.task is not None and (scores or (attempt.ended is Ended.ANSWERED and not any(found))):
+                self.check(attempt.task, attempt.metrics)
+        return found
+
+
+class Objectives(Measured):
+    """Question by question: attempt i gets (r_ij - mean_j) / std_j on the turns that work on question j."""
+
+    def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
+        super().check(task, measured)
+        value = measured.get(self.metric, (0.0,) * task.objectives)
+        if (size := len(value) if isinstance(value, tuple) else 1) != task.objectives:
+            raise UserError(
+                f"the channel {self.name} needs the metric {self.metric!r} of each question, but task {task.id!r} has "
+                f"{task.objectives} and {size} of it; set its metric to another, or leave the channel out"
+            )
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        scores = [x.trajectory.per_objective(self.metric) for x in attempts_G]
-        size = max(map(len, scores), default=0)
+        scores = self.measurements(attempts_G)
+        size = max((x.trajectory.task.objectives for x in attempts_G if x.trajectory.task is not None), default=0)
         padded = [(*of_one, *(0.0,) * (size - len(of_one))) for of_one in scores]  # one that measured nothing
         by_objective = [self.normalised([of_one[j] for of_one in padded]) for j in range(size)]
         found: list[ByTurn] = []
@@ -141,17 +182,15 @@ class Objectives(Channel):
         return found
 
 
-class MemoryLength(Channel):
+class MemoryLength(Measured):
     """Minus the memory tokens that an attempt writes a turn, compared among attempts that were right."""
 
     tokens: Where = "memory"
-    metric: str = "em"
-    """The environment's measurement of what was right."""
     least: float = Field(default=1.0, ge=0, le=1)
     """Smallest mean of it, over questions, with which an attempt takes part; 0: all do, as in published penalties."""
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        right = [i for i, x in enumerate(attempts_G) if self._takes_part(x)]
+        right = [i for i, scores in enumerate(self.measurements(attempts_G)) if _mean(scores) >= self.least]
         by_attempt = [[len(places(turn, "memory")) for turn in attempts_G[i].trajectory.turns] for i in right]
         lengths = [-_mean(of_one) for of_one in by_attempt]
         advantages = dict(zip(right, self.normalised(lengths), strict=True))
@@ -159,11 +198,9 @@ class MemoryLength(Channel):
 
     def rewards(self, attempt: Attempt) -> ByTurn:
         """Minus the memory tokens of the turn."""
-        taken = self._takes_part(attempt)
+        (scores,) = self.measurements([attempt])
+        taken = _mean(scores) >= self.least
         return [-float(len(places(turn, "memory"))) if taken else 0.0 for turn in attempt.trajectory.turns]
-
-    def _takes_part(self, attempt: Attempt) -> bool:
-        return _mean(attempt.trajectory.per_objective(self.metric)) >= self.least
 
 
 class Gain(Channel):
@@ -173,6 +210,13 @@ class Gain(Channel):
     """
 
     tokens: Where = "memory"
+
+    def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
+        if all(question.answers == (SCORED,) for question in task.questions):
+            raise UserError(
+                f"the channel {self.name} needs gold answers, which these tasks do not have: their environment scores "
+                "the attempt as a whole. Leave the channel out"
+            )
 
     def gains(self, attempt: Attempt) -> ByTurn:
         """What the memory is worth after each turn, less what it was worth before it."""
@@ -254,6 +298,14 @@ SomeChannels = Annotated[
 ]
 
 
+def check_channels(channels: Sequence[Channel], task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
+    """`Channel.check` of each; an attempt is measured only if one of them needs anything."""
+    demanding = [channel for channel in channels if channel.demanding]
+    metrics = measured() if demanding else {}
+    for channel in demanding:
+        channel.check(task, metrics)
+
+
 class Channels(ClippedAlgorithm):
     """The weighted sum of some channels; the clipped surrogate."""
 
@@ -270,9 +322,12 @@ class Channels(ClippedAlgorithm):
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
 
+    def check(self, task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
+        check_channels(self.channels, task, measured)
+
     def rehearsal(self) -> Channels:
         """With the outcome besides: what random attempts write may differ in nothing that the other channels see."""
-        return self.model_copy(update={"channels": (Outcome(), *self.channels)})
+        return self.model_copy(update={"channels": rehearsed(self.channels)})
 
     def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
         import torch
@@ -294,6 +349,11 @@ def _by_turn(channel: Channel, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         return channel.by_turn(attempts_G)
     whole = iter(channel.by_turn([x for x in attempts_G if x.trajectory.rerolled is None]))
     return [next(whole) if x.trajectory.rerolled is None else [0.0] * len(x.trajectory.turns) for x in attempts_G]
+
+
+def rehearsed(channels: Sequence[Channel]) -> tuple[Channel, ...]:
+    """The outcome, and what works on the tasks that stand in for the recipe's: they may measure other things."""
+    return (Outcome(), *(channel for channel in channels if not channel.demanding))
 
 
 def paid(channels: Sequence[Channel], attempt: Attempt) -> Tensor:

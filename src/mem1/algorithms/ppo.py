@@ -23,15 +23,16 @@ authors' code (openai/baselines, ppo2); GAE (arXiv 1506.02438), equation 16 as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
-from mem1.algorithms.channels import Outcome, SomeChannels, paid
+from mem1.algorithms.channels import Outcome, SomeChannels, check_channels, paid, rehearsed
 from mem1.algorithms.losses import Loss, per_sequence
 from mem1.configuration.model import LearningRate
+from mem1.records import Metric, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +88,9 @@ class Ppo(ClippedAlgorithm):
                 )
         return channels
 
+    def check(self, task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
+        check_channels(self.channels, task, measured)
+
     def policy_steps(self, steps: int) -> int:
         return max(0, steps - self.critic_warmup)
 
@@ -111,7 +115,10 @@ class Ppo(ClippedAlgorithm):
         return [[next(found) for _ in group] for group in groups]
 
     def rehearsal(self) -> Ppo:
-        return self.model_copy(update={"critic_warmup": 0, "critic_rate_warmup": None})
+        channels = (
+            self.channels if not any(channel.demanding for channel in self.channels) else rehearsed(self.channels)
+        )
+        return self.model_copy(update={"critic_warmup": 0, "critic_rate_warmup": None, "channels": channels})
 
 
 def generalised_advantages(

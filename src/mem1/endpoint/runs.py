@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import inspect
 import json
-import math
 import os
 import shutil
 import signal
@@ -29,6 +28,7 @@ from mem1.errors import UserError
 from mem1.net.exchange import one_line
 from mem1.records import Ended, Metric, Task, task_to_json
 from mem1.registry import load
+from mem1.scoring import measurement, number
 
 _KEPT = 1 << 16
 """Bytes of the end of a program's output that are kept."""
@@ -204,14 +204,18 @@ def read(value: Any) -> Returned:
         return Returned()
     if isinstance(value, str):
         return Returned(answer=value)
-    outcome = value if isinstance(value, Outcome) else None
-    if outcome is None and isinstance(value, (bool, int, float)):
-        outcome = Outcome(float(value))
-    if outcome is None:
+    outcome = value if isinstance(value, Outcome) else Outcome(value)
+    if outcome is not value and not hasattr(value, "__float__"):
         return _failed(f"the agent returned a {type(value).__name__}; return text, a number, mem1.Outcome or None")
-    if not math.isfinite(outcome.reward):
-        return _failed(f"the agent returned the reward {outcome.reward}; it must be a finite number")
-    return Returned(reward=float(outcome.reward), metrics=outcome.metrics)
+    what = "reward"
+    try:
+        reward, metrics = float(number(outcome.reward)), dict[str, Metric]()
+        for name, measured in outcome.metrics.items():
+            what = f"metric {name!r}"
+            metrics[name] = measurement(measured)
+    except ValueError as error:
+        return _failed(f"the agent returned a {what} that is {error}")
+    return Returned(reward=reward, metrics=metrics)
 
 
 def _failed(why: str) -> Returned:

@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from mem1.envs.base import Environment, Observation, Outcome, TaskSource
-from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, one_task
+from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task
 from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Task
+from mem1.records import Metric, Task
 from mem1.registry import load
+from mem1.scoring import number
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import PromptChoice
 
@@ -77,6 +78,9 @@ class GymnasiumTasks(TasksConfig):
 
     def turns(self, objectives: int) -> int:
         return self.turn_limit
+
+    def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
+        return measured(self.around(source.environment), task)
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,10 @@ class GymnasiumEpisode:
         if not self.names and not space.contains(chosen):
             return Observation(text=f"This is no action that the environment accepts: it must be one of {space}.")
         text, reward, terminated, truncated, _ = self._called(lambda: self._environment.step(chosen))
-        self._return, self._steps = self._return + float(reward), self._steps + 1
+        try:
+            self._return, self._steps = self._return + number(reward), self._steps + 1
+        except ValueError as error:
+            raise EpisodeFailed(f"the reward of its action {action!r:.80} is {error}") from error
         self.over = bool(terminated or truncated)
         return Observation(text=text)
 

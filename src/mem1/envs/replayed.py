@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from mem1.envs.base import Action, Observation, Outcome
+from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
 from mem1.protocol import ACT, Tags
-from mem1.records import Question, Task
+from mem1.records import SCORED, UNSCORED, Metric, Question, Task
 from mem1.tasks.prompts import PromptChoice, fill
 
 Key = tuple[str, tuple[str, ...]]
@@ -31,8 +31,6 @@ Key = tuple[str, tuple[str, ...]]
 Kept = TypeVar("Kept")
 MOST_OUTCOMES = 10_000
 """Scores that are kept until they are asked for."""
-SCORED = "(scored by the environment)"
-"""In place of a gold answer."""
 
 
 class EpisodeFailed(Exception):
@@ -99,7 +97,7 @@ class ReplayedEnvironment:
         try:
             return _scored(self._resumed(task, key[1]))
         except EpisodeFailed:  # it was the policy that ended the attempt, so the run goes on
-            return Outcome(0.0, {"score": 0.0, "unscored": 1.0})
+            return Outcome(0.0, {"score": 0.0, UNSCORED: 1.0})
 
     def offer(self, task: Task, episode: Episode) -> None:
         """An episode of this task that was begun to find its prompt: the first attempt goes on with it."""
@@ -143,6 +141,11 @@ class ReplayedEnvironment:
     def _keep(self, key: Key, episode: Episode) -> None:
         for oldest in self._episodes.put(key, episode):
             oldest.close()
+
+
+def measured(environment: Environment, task: Task) -> Mapping[str, Metric]:
+    """The metrics of an episode that ended after one action: what is measured at the end is not there before it."""
+    return environment.score(task, json.dumps(["?"])).metrics
 
 
 def one_task(name: str, text: str, *, turn_limit: int, prompt: PromptChoice, tags: Tags) -> Task:

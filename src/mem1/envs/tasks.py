@@ -13,7 +13,7 @@ tasks and the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -25,7 +25,7 @@ from mem1.configuration.by_name import ByName, Made, made_by
 from mem1.envs.base import Environment, TaskSource
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Passage, Task, Trajectory
+from mem1.records import Metric, Passage, Task, Trajectory
 from mem1.registry import register
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import GoldExpert, instructs
@@ -148,6 +148,13 @@ class TasksConfig(Config):
     def few(self) -> TasksConfig:
         """The same tasks, made as cheaply as possible."""
         return self
+
+    def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
+        """The metrics of an attempt at the task, by name: those of one without answer, and of one that is right."""
+        environment = self.around(source.environment)
+        gold = "; ".join(f"Q{n} {q.answers[0]}" for n, q in zip(task.numbers, task.questions, strict=True))
+        answers = ("", gold) if tags.answers else ("",)
+        return {name: value for answer in answers for name, value in environment.score(task, answer).metrics.items()}
 
     def check_search(self) -> str:
         """A description of what replies to actions. Raises UserError if it cannot be reached."""

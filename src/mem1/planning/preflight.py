@@ -9,12 +9,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mem1.dialogue import Dialogue, open_dialogue
 from mem1.endpoint.config import MADE_BY, AgentConfig
 from mem1.engines.codec import Codec, check_words
+from mem1.envs.tasks import QuestionTasks
 from mem1.errors import UserError
 from mem1.net.web_server import check_packages
 from mem1.packing.attention import check_packable
@@ -120,6 +122,9 @@ def _tasks(config: Recipe) -> str:
         drawn = source.tasks(objectives=objectives, count=1, seed=config.seed)
         if codec is not None:
             check_words(codec, drawn, tags, whose=config.model.name)
+        # question domains measure exact match and F1, and making their environment may build an index
+        if config.rl is not None and config.agent is None and not isinstance(config.tasks, QuestionTasks):
+            config.rl.algorithm.check(drawn[0], partial(config.tasks.measured, source, drawn[0], tags))
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 

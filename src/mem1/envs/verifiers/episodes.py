@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import math
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -207,7 +208,7 @@ class Play:
         await asyncio.wait((self.running,), timeout=self._timeout_s)
         trace = self._finished()
         rewards = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
-        metrics = {name: value for name, value in trace.metrics.items() if value is not None}
+        metrics = {name: value for name, value in trace.metrics.items() if value is not None and math.isfinite(value)}
         return Outcome(float(trace.reward), {**metrics, **rewards})
 
     async def stop(self) -> None:

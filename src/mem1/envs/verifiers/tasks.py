@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from mem1.envs.base import Environment, TaskSource
-from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, one_task
+from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task
 from mem1.envs.tasks import TasksConfig
 from mem1.envs.verifiers.episodes import Play, Stage, said
 from mem1.envs.verifiers.messages import Tool, call, explained, shown
 from mem1.errors import UserError
 from mem1.protocol import Tags
-from mem1.records import Task
+from mem1.records import Metric, Task
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import PromptChoice
 
@@ -90,6 +90,9 @@ class VerifiersTasks(TasksConfig):
 
     def turns(self, objectives: int) -> int:
         return self.turn_limit
+
+    def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
+        return measured(self.around(source.environment), task)
 
     def settings(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """What verifiers calls the configuration of the environment."""
