@@ -1,6 +1,7 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests under other instruction sets, and with two threads
+# make test-versions                  some telling tests with the lowest and newest dependencies, in build/versions
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run its tests
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
@@ -22,6 +23,7 @@ VERL ?= .venv-verl
 AGENTS ?= build/agents
 VERIFIERS ?= build/verifiers
 FRAMEWORKS ?= build/frameworks
+VERSIONS ?= build/versions
 LOCK ?= .venv-lock
 DIST ?= .venv-dist
 ARGS ?=
@@ -38,7 +40,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart test test-cpus test-verl test-agents test-verifiers docs dist constraints check lint
+.PHONY: environment quickstart test test-cpus test-versions test-verl test-agents test-verifiers docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
@@ -51,6 +53,13 @@ test: $(VENV)/installed-dev
 
 test-cpus: $(VENV)/installed-dev
 	$(BIN)/python tests/cpus.py $(ARGS)
+
+# sampler against trainer, checkpoints, chat templates, servers, retrieval
+VERSION_TESTS := $(addprefix tests/test_,local_engine.py logprobs.py checkpoint.py chat_template.py policy_server.py bm25.py)
+test-versions: $(VERSIONS)/lowest/installed $(VERSIONS)/newest/installed
+	for set in lowest newest; do \
+		OMP_NUM_THREADS=1 $(VERSIONS)/$$set/bin/python -m pytest -q -n 2 --dist loadfile $(VERSION_TESTS) $(ARGS) || exit 1; \
+	done
 
 test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py tests/test_verl_training.py tests/test_verl_run.py $(ARGS)
@@ -133,6 +142,11 @@ $(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
 $(FRAMEWORKS)/installed: .ci/agents-newest.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[server]' -r $<
+	touch $@
+
+$(VERSIONS)/%/installed: $(VENV)/installed-dev .ci/versions.py
+	$(BIN)/python -m venv --clear --without-pip $(@D)
+	$(BIN)/python .ci/versions.py $* $(@D)
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(BIN)/python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
 import signal
@@ -11,10 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-import typer.testing
-from hypothesis import settings
-from sites import Site, site
+import own_folders
+
+own_folders.move_in(str(Path(__file__).parents[1]))  # before anything asks where the home is
+
+import pytest  # noqa: E402
+import typer.testing  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from sites import Site, site  # noqa: E402
 
 # how long an example takes says how busy the machine is, not whether the code is right
 settings.register_profile("mem1", deadline=None)
@@ -28,6 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """The tests compute on the CPU of every machine, but for those that are marked `gpu` and asked for."""
     if "not gpu" in str(config.getoption("markexpr")):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if own_folders.written_elsewhere() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if found := own_folders.written_elsewhere():
+        terminalreporter.section("written outside the folders of the tests", red=True)
+        for line in found:
+            terminalreporter.line(line)
 
 
 TOGETHER = {
@@ -84,6 +101,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+DEPRECATED: list[str] = []
+"""What transformers has logged of calls that it will not take for long."""
+
+
+class _Deprecations(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if "deprecated" in record.getMessage():
+            DEPRECATED.append(record.getMessage())
+
+
+logging.getLogger("transformers").addHandler(_Deprecations())
+
+
+@pytest.fixture(autouse=True)
+def _no_deprecated_calls() -> Iterator[None]:
+    DEPRECATED.clear()
+    yield
+    assert DEPRECATED == []
 
 
 @pytest.fixture

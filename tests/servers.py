@@ -66,7 +66,7 @@ def app_in_a_thread(
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        assert listening.wait(30)
+        assert listening.wait(60)
         yield where
     finally:
         server.should_exit = True
@@ -95,7 +95,7 @@ def answering(*answers: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(60)
 
 
 def _read_request(connection: socket.socket) -> None:
@@ -133,7 +133,7 @@ class CommandProcess:
 
     def wait(self) -> tuple[int, str]:
         """Exit code and what it said, once it has ended by itself."""
-        _, rest = self.process.communicate(timeout=30)
+        _, rest = self.process.communicate(timeout=60)
         return self.process.returncode, self.said + rest
 
 

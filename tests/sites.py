@@ -105,7 +105,7 @@ def silent_after(data: bytes, until: threading.Event) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(data)
         handler.wfile.flush()
-        until.wait(10)
+        until.wait(60)
 
     return answer
 

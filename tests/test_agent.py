@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -355,7 +354,7 @@ class TestFailures:
 
         def wait() -> str:
             """Waits."""
-            free.wait(60)
+            free.wait()
             return "late"
 
         model = Script(calls(("search", QUERY)), calls(("search", QUERY)), said("found"))
@@ -364,12 +363,11 @@ class TestFailures:
         agent.run()
         assert agent.run().answer == "found"
         slow = mem1.Agent(Script(calls(("wait", "")), said("done")), tools=[wait], timeout_s=0.05)
-        began = time.monotonic()
-        assert slow.run("go").report().ending is Ending.OUT_OF_TIME
-        assert time.monotonic() - began < 30 and results(slow) == [
-            "error: it was not done when the time of the run, 0.05 s, was up"
-        ]
-        free.set()
+        try:
+            assert slow.run("go").report().ending is Ending.OUT_OF_TIME
+            assert results(slow) == ["error: it was not done when the time of the run, 0.05 s, was up"]
+        finally:
+            free.set()
 
     def test_time_that_runs_out_while_the_model_thinks_is_no_failure(self):
         with chat_server(lambda *_: Reply(text="late", hangs_s=30)) as server:

@@ -262,7 +262,7 @@ def test_attempts_run_at_the_same_time_up_to_the_concurrency():
         with lock:
             running[0] += 1
             together.append(running[0])
-        all_in.wait(30)
+        all_in.wait(60)
         with lock:
             running[0] -= 1
         return 1.0

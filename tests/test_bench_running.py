@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from bench_suites import SMALL, atlas
+from servers import wait_for
 
 from mem1.bench.players import outline
 from mem1.bench.policies import policy_player, script_player
@@ -36,11 +37,13 @@ class Player:
     native: bool = True
     together: int = 1
     at_a_time: int = 1
+    stopped: Callable[[], bool] = lambda: False
 
     def check(self, memory: str) -> None:
         pass
 
     def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Any) -> list[Attempt]:
+        self.stopped = stopped
         self.asked += [(memory, task.id) for task in tasks]
         ended = [self.ends(task.id) for task in tasks]
         return [
@@ -163,10 +166,12 @@ class TestEnds:
         def ends(task: str) -> str:
             if task == "independent-1-n2-seed0-1":
                 os.kill(os.getpid(), signal.SIGINT)
+                wait_for(player.stopped)  # the main thread takes the signal when it is scheduled
             return "answered"
 
+        player = Player(ends)
         with pytest.raises(Interrupted, match=r"4 of 8 attempts are done and saved in .*; repeat the command to go on"):
-            play(Player(ends), tmp_path)
+            play(player, tmp_path)
         assert len(play(last := Player(), tmp_path).attempts) == 8 and len(last.asked) == 4
 
     def test_progress_begins_with_what_there_is(self, tmp_path: Path):

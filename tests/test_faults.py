@@ -49,7 +49,7 @@ class Meeting:
         self.calls += 1
         if self.calls == 2:
             self.arrived.release()
-            assert self.killed.wait(30)
+            assert self.killed.wait(60)
         return self.expert(context)
 
 
@@ -72,7 +72,7 @@ def test_rollouts_survive_a_server_that_is_killed_and_started_again(
     with ThreadPoolExecutor(ATTEMPTS) as pool:
         attempts = [pool.submit(attempt, task) for task in tasks]
         for _ in range(ATTEMPTS):  # all have searched once, and have more to do
-            assert arrived.acquire(timeout=30)
+            assert arrived.acquire(timeout=60)
         server.kill()
         killed.set()
         again = ServerProcess(tmp_path / "corpus.jsonl", port=server.port)

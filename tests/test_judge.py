@@ -211,7 +211,7 @@ def test_so_many_are_asked_at_a_time_and_no_more():
     four = threading.Barrier(4)
 
     def in_fours(body: dict[str, Any], number: int) -> Reply:
-        four.wait(30)  # nobody is answered before four have asked
+        four.wait(60)  # nobody is answered before four have asked
         return honest(body)
 
     many = [replace(WRONG, prediction=f"Bergen {i}" if i % 3 else f"Oslo {i}") for i in range(12)]

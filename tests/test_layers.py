@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -114,15 +113,12 @@ def test_a_file_imports_only_its_own_room_and_those_before_it():
 
 
 @pytest.mark.parametrize("package", ["mem1", "mem1.cli"])
-def test_importing_the_package_takes_less_than_a_second_and_no_heavy_library(package: str):
-    code = f"import sys, {package}; print([m for m in {HEAVY} if m in sys.modules])"
-    seconds = []
-    for _ in range(3):  # the best of three: other work on the machine is not the package's fault
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
-        assert done.stdout.strip() == "[]"
-    assert min(seconds) < 1
+def test_importing_the_package_takes_no_heavy_library_and_few_modules(package: str):
+    code = f"import sys, {package}; print(len(sys.modules), [m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules, heavy = done.stdout.strip().split(" ", 1)
+    assert heavy == "[]"
+    assert int(modules) < 120
 
 
 VERLS = {"verl", "ray", "transfer_queue", "hydra", "omegaconf", "tensordict"}

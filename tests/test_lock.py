@@ -69,7 +69,7 @@ def test_a_folder_that_was_replaced_meanwhile_is_locked_anew(tmp_path: Path):
         folder.rename(tmp_path / "old")
         folder.mkdir()
         (folder / "new").touch()
-    thread.join(10)
+    thread.join(60)
     assert entered.is_set()
 
 

@@ -163,13 +163,13 @@ class TestFaults:
     @pytest.mark.parametrize("kind", sorted(all_faults(threading.Event(), slow_s=0)))
     def test_a_passing_fault_is_survived(self, serving, kind):
         over = threading.Event()
-        first = [all_faults(over, slow_s=5)[kind]]
+        first = [all_faults(over, slow_s=60)[kind]]
 
         class Once(Faults):
             def draw(self):
                 return first.pop() if first else None
 
-        asked = engine(serving(vllm=kind != "repeats for ever", faults=Once({}, 0)), timeout_s=0.2)
+        asked = engine(serving(vllm=kind != "repeats for ever", faults=Once({}, 0)), timeout_s=1.0)
         done = write(asked)
         over.set()
         assert not first

@@ -257,14 +257,14 @@ class TestWeights:
         class Gated:
             def complete(self, *args: Any, **kwargs: Any) -> Any:
                 began.set()
-                assert gate.wait(10)
+                assert gate.wait(60)
                 return engine.complete(*args, **kwargs)
 
         sampler._engines[()] = Gated()
         row, how = Row((5, 9), 3, 1), BatchOptions(1.0, ())
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(sampler.complete, [row], how)
-            assert began.wait(10)
+            assert began.wait(60)
             paused = pool.submit(sampler.pause)
             second = pool.submit(sampler.complete, [row], how)
             assert not paused.done()

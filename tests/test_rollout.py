@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from servers import FakeTime
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.dialogue import TagDialogue
@@ -111,18 +111,18 @@ def test_read_as_released_every_sampled_token_is_trained_once_and_what_follows_t
     assert pack([trajectory]).counts == ((len(one.completion_ids), len(two.completion_ids)),)
 
 
-def test_the_time_of_an_attempt_ends_with_its_own_last_round():
-    texts = iter([ANSWER, SEARCHES[0], ANSWER])
+def test_the_time_of_an_attempt_ends_with_its_own_last_round(monkeypatch: pytest.MonkeyPatch):
+    texts, passed = iter([ANSWER, SEARCHES[0], ANSWER]), FakeTime()
 
     def slow_in_the_second_round(context: str) -> str:
-        if "<info>" in context:
-            time.sleep(0.05)
+        passed.sleep(50 if "<info>" in context else 1)
         return next(texts)
 
     run = rollout(slow_in_the_second_round, shelf("a book ."))
+    monkeypatch.setattr("mem1.rollout.time.perf_counter", lambda: passed.seconds)
     first, second = run([task("city"), task("city")], sampling=SAMPLING)
     assert (len(first.turns), len(second.turns)) == (1, 2)
-    assert 0 < first.seconds <= second.seconds - 0.05
+    assert (first.seconds, second.seconds) == (2, 52)
 
 
 def test_the_spans_of_a_turn_are_its_prompt_state_query_and_result():

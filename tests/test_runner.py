@@ -320,7 +320,7 @@ def test_a_slow_task_holds_nothing_up(tmp_path: Path, unbroken: dict[str, str]):
     def server(context: str) -> str:
         number = asked(context)
         if number == 2:
-            assert rest.wait(timeout=20), "the other tasks wait for the slow one"
+            assert rest.wait(timeout=60), "the other tasks wait for the slow one"
         text = EXPERT(context)
         if "<answer>" in text:
             finished.add(number)

@@ -337,6 +337,6 @@ def test_many_threads_and_processes_write_at_the_same_time(tmp_path: Path):
     other = subprocess.Popen([sys.executable, "-c", code, str(path)])
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: WebCache(path).store("page", {"n": n, "who": "me"}, n), range(30)))
-    assert other.wait(30) == 0
+    assert other.wait(60) == 0
     cache = WebCache(path, mode="offline")
     assert [cache.load("page", {"n": n, "who": who}) for who in ("me", "other") for n in range(30)] == [*range(30)] * 2

@@ -9,6 +9,7 @@ training wrong.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,9 @@ class LocalEngine:
         self.stop_ids = codec.single_tokens(stop_strings)
         self.batch_tokens = batch_tokens
         self.kept = KeptPrefixes(limit=2 * batch_tokens)
+        takes = inspect.signature(model.get_decoder().forward).parameters
+        self.cache_argument = "cache" if "cache" in takes else "past_key_values"
+        """Name of the argument for what the model has read; transformers renamed it in version 5.24."""
 
     @torch.inference_mode()
     @flushed_denormals()
@@ -257,9 +261,9 @@ class _Batch:
             input_ids=ids_BT,
             position_ids=positions_BT,
             attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self.engine.cache_argument: cache},
         )
         return output.logits[:, -1].float()
 
