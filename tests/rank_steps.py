@@ -151,7 +151,8 @@ def sft(placement: Placement) -> dict[str, Any]:
     """Muon and AdamW."""
     shown = [t for group in attempts() for t in group.trajectories]
     policy = Policy(tiny_model("qwen3"), cast(Any, None))
-    stage = SftStage(policy, Sft(steps=3, tokens=300, pack_tokens=70), lambda: shown, seed=0, placement=placement)
+    # two steps an epoch, the second smaller
+    stage = SftStage(policy, Sft(steps=3, tokens=100, pack_tokens=64), lambda: shown, seed=0, placement=placement)
     rows = [stage.step(index) for index in range(3)]
     found = weights(stage.optimizers.parameters)
     placement.sync_to_sampler(stage.model, policy.model)

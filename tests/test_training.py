@@ -420,7 +420,9 @@ def test_more_objectives_than_questions_are_found_before_anything_is_written(con
 
 
 def test_an_unknown_context_policy_is_refused_with_the_recipe(config: Recipe):
-    with pytest.raises(ValueError, match="unknown context policy 'constnat'; known: constant, notes"):
+    with pytest.raises(
+        ValueError, match=r"unknown context policy 'constnat' \(did you mean constant\?\); known: constant, notes"
+    ):
         Recipe(**{**config.model_dump(), "context": "constnat"})
 
 

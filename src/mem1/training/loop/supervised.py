@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +130,8 @@ class SftStage:
     placement: Placement = SINGLE_PROCESS
     name: str = "sft"
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
+    _full_step: float = field(init=False, default=0.0)
+    """Trained tokens of a full step, the mean over those of the first epoch: the divisor of the loss of every step."""
 
     def __post_init__(self) -> None:
         self.model = self.placement.trained(self.policy.model)
@@ -154,18 +157,21 @@ class SftStage:
             shuffled = [pieces[i] for i in order]
             packs = split_into_packs(shuffled, max_tokens=self.config.tokens, whole=True)
             batches += [list(pack.trajectories) for pack in packs]
+            if not epoch:
+                self._full_step = fmean(map(sampled_tokens, batches[:-1] or batches))
             epoch += 1
         return batches
 
     def step(self, index: int) -> Metrics:
         """One optimiser step on `config.tokens` tokens of demonstrations."""
         model, batch, attention = self.model, self._batches[index], self.placement.attention
-        sampled = sum(t.num_completion_tokens for t in batch)
+        sampled = sampled_tokens(batch)
 
         def loss_of(pack: Pack) -> tuple[Tensor, PassStats]:
             logprobs_M = as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
-            loss = negative_log_likelihood(logprobs_M, denominator=sampled)
-            return loss, PassStats(loss=loss.item(), tokens=len(pack.tree))
+            # not by the tokens of this step: those of the last one of an epoch, which is smaller, would weigh more
+            loss = negative_log_likelihood(logprobs_M, denominator=self._full_step)
+            return loss, PassStats(loss=loss.item() * self._full_step / sampled, tokens=len(pack.tree))
 
         packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
         workers = PackWorkers(models=[model], placement=self.placement, threads=self.workers)
@@ -178,6 +184,11 @@ class SftStage:
             "grad_norm": norm,
             "tokens": float(sum(one.tokens for one in passes)),
         }
+
+
+def sampled_tokens(batch: Sequence[Trajectory]) -> int:
+    """Number of tokens that are trained."""
+    return sum(t.num_completion_tokens for t in batch)
 
 
 def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
