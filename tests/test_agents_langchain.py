@@ -31,7 +31,7 @@ TURNS = 20
 
 def agent(server: AgentServer, middleware: list[Any], **more: Any) -> Any:
     model = ChatOpenAI(model="model", base_url=server.url, api_key="none", streaming=True, stream_usage=True)
-    return create_agent(model, [look], system_prompt="You look places up.", middleware=middleware, **more)
+    return create_agent(model, [look], middleware=middleware, **{"system_prompt": "You look places up.", **more})
 
 
 def task(name: str = "oslo") -> dict[str, Any]:
@@ -88,6 +88,15 @@ def test_conversations_that_share_a_middleware_do_not_mix():
         assert messages[-1].text == facts(name, 8)
         (recalled,) = [m for m in messages if isinstance(m, ToolMessage) and m.name == "recall"]
         assert f"end-of-{name}" in str(recalled.content)
+
+
+def test_agents_whose_system_prompts_differ_have_states_of_their_own():
+    memory, asked = MemoryMiddleware("fold(2)"), list[int]()
+    with agent_server(6) as server:
+        for tenant in ("ACME", "Globex", "ACME"):
+            agent(server, [memory], system_prompt=f"You work for {tenant}.").invoke(task(), LIMIT)
+            asked.append(server.asked)
+    assert asked[0] > 0 and asked == [asked[0], 2 * asked[0], 2 * asked[0]]
 
 
 def test_calls_that_wait_for_a_person_stay_and_a_second_task_follows():

@@ -51,7 +51,8 @@ def look(place: str) -> str:
 
 def agent(server: AgentServer, *tools: Any, kind: Any = OpenAIResponsesModel, **more: Any) -> Agent:
     model = kind(model="model", openai_client=AsyncOpenAI(base_url=server.url, api_key="none"))
-    return Agent(name="Looker", instructions="You look places up.", model=model, tools=[look, *tools], **more)
+    given = {"instructions": "You look places up.", **more}
+    return Agent(name="Looker", model=model, tools=[look, *tools], **given)
 
 
 @pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
@@ -104,6 +105,17 @@ def test_runs_that_share_a_memory_do_not_mix_and_settings_of_the_run_hold_for_st
             item for item in result.to_input_list() if str(item.get("call_id", "")).endswith("_2") and "output" in item
         ]
         assert f"end-of-{name}" in str(recalled["output"])
+
+
+def test_agents_whose_instructions_differ_have_states_of_their_own():
+    memory, asked = AgentMemory("fold(2)"), list[int]()
+    with agent_server(6) as server:
+        for tenant in ("ACME", "Globex", "ACME"):
+            made = agent(server, instructions=f"You work for {tenant}.")
+            result: Any = Runner.run_sync(made, ASK.format("oslo"), run_config=memory.run_config())
+            assert result.final_output == facts("oslo", 6)
+            asked.append(server.asked)
+    assert asked[0] > 0 and asked == [asked[0], 2 * asked[0], 2 * asked[0]]
 
 
 def test_calls_that_wait_for_a_person_and_a_filter_that_the_run_already_has():

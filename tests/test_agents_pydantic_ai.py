@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -41,6 +43,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from mem1.extras.agents import pydantic_ai as adapter
 from mem1.extras.agents.pydantic_ai import MemoryCapability
 from mem1.messages import Bounds, Event, fold
+from mem1.messages.sessions import keys_of
 
 TURNS = 20
 ASK = "Find the facts of {}."
@@ -99,6 +102,38 @@ def test_runs_that_share_a_capability_do_not_mix():
     for name, result in zip(names, results, strict=True):
         assert result.output == facts(name, 6)
         assert f"end-of-{name}" in str(recalled(result.all_messages())[0].content)
+
+
+def test_agents_whose_instructions_differ_have_states_of_their_own():
+    memory, asked = MemoryCapability("fold(2)"), list[int]()
+    with agent_server(6) as server:
+        for tenant in ("ACME", "Globex", "ACME"):
+            made = agent(server, [memory], instructions=f"You work for {tenant}.")
+            assert made.run_sync(ASK.format("oslo"), usage_limits=LIMITS).output == facts("oslo", 6)
+            asked.append(server.asked)
+    assert asked[0] > 0 and asked == [asked[0], 2 * asked[0], 2 * asked[0]]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda own: UserPromptPart(["Look.", BinaryContent(own.encode(), media_type="image/png")]),
+        lambda own: RetryPromptPart(own, tool_call_id="call"),
+        lambda own: ToolReturnPart("look", ["A map.", BinaryContent(own.encode(), media_type="image/png")], "call"),
+    ],
+)
+def test_files_and_feedback_tell_conversations_apart(part: Any):
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def key(own: str) -> str:
+        made = replace(part(own), timestamp=at)
+        history = [
+            ModelRequest([UserPromptPart("Look.", timestamp=at)]),
+            ModelResponse([ToolCallPart("look", {}, "call")]),
+        ]
+        return keys_of(adapter._conversation([*history, ModelRequest([made])]).read)[-1]
+
+    assert key("4711") == key("4711") != key("1234")
 
 
 def test_calls_that_wait_for_a_person():

@@ -19,6 +19,7 @@ from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, ask, fold, recall, with_state
 from mem1.messages.bounds import tokens_of
 from mem1.messages.folding import REQUEST, state_words
+from mem1.messages.private import append_private
 from mem1.messages.sessions import Latest, keys_of
 from mem1.messages.transcript import ASK, Message, texts
 
@@ -254,6 +255,8 @@ def test_what_an_event_counts_before_is_the_conversation_alone():
         assert not events or events[-1].tokens_before == tokens_of(messages)
     assert [event.kind for event in events] == ["state"] * 4
     loaded = memory.with_state(messages)
+    priced = Memory("fold(auto)", prices="hosted-90")
+    assert len(loaded) == len(messages) + 2 and priced.advice(loaded) == priced.advice(messages)
     again = Memory("fold(1)", on_event=events.append)
     again.prompt(loaded)
     assert (events[-1].tokens_before, events[-1].exchange) == (tokens_of(messages), 5)
@@ -369,3 +372,5 @@ def test_only_its_owner_may_read_a_file_of_events(tmp_path: Path):
         memory = Memory("fold(1)", write=lambda asked: "secret", events=file)
         memory.prompt([user("Find it."), *call("chat", 1), *call("chat", 2)])
         assert "secret" in file.read_text() and file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UserError, match=r"cannot append to .*: Is a directory; give another file"):
+        append_private(tmp_path, "line")

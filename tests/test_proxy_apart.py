@@ -140,15 +140,22 @@ def test_a_system_prompt_beside_the_messages_belongs_to_the_conversation_but_for
         assert [asked(f"{line}1;\nYou work for Initech."), asked(f"{line}2;\nYou work for Umbrella.")] == [1, 1]
 
 
-def test_what_the_upstream_refuses_one_client_is_still_folded_for_another():
+def test_what_the_upstream_refuses_in_one_conversation_is_folded_in_another_that_began_alike():
     def behave(path: str, given: Any) -> Said | None:
         return Said([b"no"], 400) if given["user"] == "1" and "<memory>" in json.dumps(given) else None
 
     with running(behave) as at:
-        for client, shown in (("1", "whole"), ("2", "folded")):
-            body = {"user": client, "messages": history(CHAT, 3)}
-            answer = at.post(CHAT, body, authorization=f"Bearer sk-{client}")
+        for conversation, key, shown in (
+            ("1", "a", "whole"),
+            ("2", "a", "folded"),
+            ("1", "a", "whole"),
+            ("2", "b", "folded"),
+        ):
+            history_of_it = [*history(CHAT, 2), *exchange(CHAT, 3, f"result {conversation} " * 99)]
+            body = {"user": conversation, "messages": history_of_it}
+            answer = at.post(CHAT, body, authorization=f"Bearer sk-{key}")
             assert answer.headers["mem1-prompt"] == shown
+        assert sum("<memory>" in json.dumps(prompt) for prompt in at.upstream.prompts) == 3, "one was tried in vain"
 
 
 @pytest.mark.parametrize("left", [False, True])

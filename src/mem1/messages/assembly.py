@@ -58,7 +58,7 @@ def without_states(transcript: Transcript, form: Form) -> tuple[list[Part], str 
     A state is the answer to a request of mem1, or stands where an earlier fold put it, behind a message of the user.
     """
     parts, found = transcript.parts, list[Part]()
-    added = found_in(form.write(transcript))
+    added = found_in(transcript, form)
     state, boundary = None, 0
     users = at = 0
     while at < len(parts):
@@ -234,19 +234,22 @@ def _results(
     shown: list[Result] = []
     for result in reversed(exchange.results):
         content = short = form.content_of(result)
-        place = place_of(result, form)
+        place = None
         if stay is Stays.CALLS:
+            place = place_of(result, form)
             if not place.gone:
                 line = in_place_of(content, result.call.name, place.handle, bounds)
                 if images(content) or bounds.count(line) < bounds.count(texts(content)):
                     short = line
         else:
             if images_left is not None and (here := images(content)):
+                place = place_of(result, form)
                 short = without_images(short, images_left, place.handle, bounds, form.text_type)
                 images_left = max(0, images_left - here)
             if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
+                place = place or place_of(result, form)
                 short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
-        if short is not content:
+        if place is not None and short is not content:
             put_in_place(result, short, place.handle, gone=stay is Stays.CALLS)
             result = form.with_content(result, short)
         shown.append(result)

@@ -195,7 +195,7 @@ def folded(
         found = assembled()
         written = form.write(found.transcript)
     if found.added is not None:
-        put_behind(written, found.added)
+        put_behind(found.transcript, found.added, form)
     return Folded(
         messages=written,
         conversation=transcript._replace(parts=tuple(parts)),

@@ -196,7 +196,7 @@ class Memory:
         not clear which conversation is meant.
         """
         prompt = shown if isinstance(shown, _Prompt) else self._shown_here().prompt
-        estimate = tokens_of(prompt, self.bounds.count)
+        estimate = tokens_of(prompt if shown is None else shown, self.bounds.count)
         if estimate:
             scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
             self._known[prompt.key] = replace(self._known.get(prompt.key, _Known()), scale=scale, beside=beside)

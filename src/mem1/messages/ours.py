@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from mem1.messages.digests import add, add_message, hashed
 from mem1.messages.sessions import Latest
-from mem1.messages.transcript import PLACE, Content, Form, Message, Result, digest_of, identity, texts
+from mem1.messages.transcript import PLACE, Content, Form, Message, Result, Transcript, User, digest_of, texts
 
 
 class Place(NamedTuple):
@@ -37,6 +38,8 @@ class Added(NamedTuple):
 
 _PLACES: Latest[Place] = Latest(1 << 16)
 _ADDED: Latest[Added] = Latest(1 << 14)
+_HOLDERS: Latest[bool] = Latest(1 << 14)
+"""Texts behind which something stands: few conversations have one, and the others need not be looked through."""
 
 
 def put_in_place(result: Result, content: Content, handle: str, *, gone: bool) -> None:
@@ -50,14 +53,22 @@ def place_of(result: Result, form: Form) -> Place:
     return _PLACES.get(digest) or Place(f"r{digest[:8]}", False)
 
 
-def put_behind(shown: Sequence[Message], added: Added) -> None:
+def put_behind(shown: Transcript, added: Added, form: Form) -> None:
     """Remember what these messages hold beside the conversation."""
-    _ADDED[_names(shown)[-1]] = added
+    _HOLDERS[hashed(_users(shown)[added.user])] = True
+    _ADDED[_names(form.write(shown))[-1]] = added
 
 
-def found_in(messages: Sequence[Message]) -> Added | None:
+def found_in(transcript: Transcript, form: Form) -> Added | None:
     """What was added to messages that begin with some that were shown."""
-    return next((_ADDED[name] for name in reversed(_names(messages)) if name in _ADDED), None) if _ADDED else None
+    if not any(_HOLDERS.get(hashed(text)) for text in _users(transcript)):
+        return None
+    found = (_ADDED.get(name) for name in reversed(_names(form.write(transcript))))
+    return next((added for added in found if added is not None), None)
+
+
+def _users(transcript: Transcript) -> list[str]:
+    return [texts(part.message.get("content")) for part in transcript.parts if isinstance(part, User)]
 
 
 def _names(messages: Sequence[Message]) -> list[str]:
@@ -67,9 +78,8 @@ def _names(messages: Sequence[Message]) -> list[str]:
     for message in messages:
         role = str(message.get("role") or message.get("type"))
         if role in ("system", "user", "tool") or role.endswith("_output"):
-            told = "\0".join((role, texts(message.get("content")), texts(message.get("output"))))
+            add(digest, (role, texts(message.get("content")), texts(message.get("output"))))
         else:
-            told = identity({key: value for key, value in message.items() if key != PLACE})
-        digest.update(f"{told}\0".encode("utf-8", "replace"))
+            add_message(digest, {key: value for key, value in message.items() if key != PLACE})
         names.append(digest.hexdigest())
     return names

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from mem1.errors import UserError
+
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -17,10 +19,13 @@ def keep_private(file: int | str | Path) -> None:
 
 
 def append_private(path: Path, line: str) -> None:
-    """Appends a line to a file, which is made if it is missing. Raises OSError."""
-    with open(path, "a", encoding="utf-8", errors="replace", opener=_opened) as file:
-        keep_private(file.fileno())
-        file.write(f"{line}\n")
+    """Appends a line to a file, which is made if it is missing. Raises UserError where that cannot be."""
+    try:
+        with open(path, "a", encoding="utf-8", errors="replace", opener=_opened) as file:
+            keep_private(file.fileno())
+            file.write(f"{line}\n")
+    except OSError as error:
+        raise UserError(f"cannot append to {path}: {error.strerror}; give another file") from error
 
 
 def _opened(path: str, flags: int) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from mem1.messages.transcript import Message, identity
+from mem1.messages.digests import add, add_message
+from mem1.messages.transcript import Message
 
 T = TypeVar("T")
 
@@ -46,10 +47,10 @@ def keys_of(messages: Sequence[Message], owner: str = "") -> list[str]:
 
     `owner`: whose it is, where the messages do not tell.
     """
-    digest = sha256(sha256(owner.encode("utf-8", "replace")).digest())
-    keys: list[str] = []
+    digest, keys = sha256(), list[str]()
+    add(digest, owner)
     for message in messages:
-        digest.update(f"{identity(message)}\0".encode())
+        add_message(digest, message)
         keys.append(digest.hexdigest()[:32])
     return keys
 

@@ -10,15 +10,14 @@ caller's own objects and are never changed.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
+from mem1.messages.digests import add, add_content, hashed
 
 Message = Mapping[str, Any]
 """A message as its provider's API takes it; for the Responses API, an item."""
@@ -30,9 +29,6 @@ ASK = "Write your memory now."
 """How a request for a state begins, in the user's role."""
 PLACE = "mem1_place"
 """Key of a message's place among a framework's own messages."""
-_MARK = "cache_control"
-_CONTENTS = ("content", "output")
-_NUMBERS = count()
 NO_RESULT = "error: this call was never answered"
 
 
@@ -142,7 +138,10 @@ def is_image(part: Mapping[str, Any]) -> bool:
 
 def digest_of(result: Result, content: Content) -> str:
     """The hash of a call and of all that it returned, the same in every process."""
-    return sha256(identity([*result.call, _plain(content)]).encode()).hexdigest()
+    digest = sha256()
+    add(digest, result.call)
+    add_content(digest, content)
+    return digest.hexdigest()
 
 
 def handle(result: Result, content: Content) -> str:
@@ -150,39 +149,10 @@ def handle(result: Result, content: Content) -> str:
     return f"r{digest_of(result, content)[:8]}"
 
 
-def identity(value: Any) -> str:
-    """A message, or anything in one, as a text: equal only where they are, but for marks that are none of the content.
-
-    Such are marks for the prompt cache, which clients move from call to call, and with which a text becomes a part.
-    """
-    return json.dumps(_plain(value) if isinstance(value, MAPPING) else value, sort_keys=True, default=_whole)
-
-
-def _plain(value: Any) -> Any:
-    """A message, a part or a content without marks; a content that is one part of text as this text."""
-    if isinstance(value, MAPPING):
-        found = {key: part for key, part in value.items() if key != _MARK}
-        return {key: _plain(part) if key in _CONTENTS else part for key, part in found.items()}
-    if not isinstance(value, list):
-        return value
-    parts = [_plain(part) if isinstance(part, MAPPING) else part for part in value]
-    if len(parts) == 1 and isinstance(parts[0], dict) and parts[0].keys() == {"type", "text"}:
-        return parts[0]["text"] if parts[0]["type"] == "text" else parts
-    return parts
-
-
-def _whole(value: Any) -> Any:
-    """What is no JSON, by all that it shows of itself; by a name of its own where that is no more than an address."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    shown = repr(value)
-    return f"{next(_NUMBERS)} {shown}" if " at 0x" in shown else shown
-
-
 def request_of(state: str) -> str:
     """The request that stands before a state in a conversation: it names the state's hash, which no text does that
     merely looks like a request."""
-    return f"{ASK} ({sha256(state.strip().encode('utf-8', 'replace')).hexdigest()[:16]})"
+    return f"{ASK} ({hashed(state.strip())[:16]})"
 
 
 def is_state(part: Part, after: Part) -> bool:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.messages.bounds import estimated
-from mem1.messages.transcript import Message, identity
+from mem1.messages.sessions import keys_of
+from mem1.messages.transcript import Message
 from mem1.net.exchange import read_json, whole_number
 
 _SPOILS = frozenset(
@@ -72,13 +73,11 @@ class Api:
     """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
 
     def system_of(self, body: Mapping[str, Any]) -> str:
-        """All of a system prompt that stands beside the messages, but for a line of Claude Code's that is new in each
+        """Hash of a system prompt that stands beside the messages, but for a line of Claude Code's that is new in each
         request."""
         system = body.get("system")
-        blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system
-        if not isinstance(blocks, list):
-            return identity({"content": blocks})
-        return identity({"content": [_unsigned(block) if isinstance(block, dict) else block for block in blocks]})
+        blocks = system if isinstance(system, list) else [{"type": "text", "text": system}]
+        return keys_of([{"content": [_unsigned(block) if isinstance(block, dict) else block for block in blocks]}])[0]
 
     def can_write(self, body: Mapping[str, Any]) -> bool:
         """Whether the model could answer such a request with a text, and it is the model's turn."""

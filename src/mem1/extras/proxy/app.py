@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _REFUSED = (400, 413, 422)
-_SESSIONS = 10_000
+_CONVERSATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class Proxy:
         self._upstream, self._limits = upstream, limits
         self._folding = Folding(upstream, memory, self.counts, events)
         self._bodies = Room(limits.bodies, "bytes of requests")
-        self._refused: Latest[bool] = Latest(_SESSIONS)
-        """Sessions whose folded prompt the upstream refused."""
+        self._refused: Latest[bool] = Latest(_CONVERSATIONS)
+        """Conversations whose folded prompt the upstream refused."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -137,7 +137,7 @@ class Proxy:
         return self._folding.call(api, scope["raw_path"], scope["query_string"], scope["headers"], raw, read)
 
     async def _folded(self, call: Call) -> tuple[httpx.Response, Headers]:
-        prompt = None if call.session in self._refused else await self._folding.prompt(call)
+        prompt = None if self._was_refused(call) else await self._folding.prompt(call)
         spent = [(b"mem1-state-usage", json.dumps(asdict(call.usage)).encode())] if call.usage.calls else []
         if prompt is None:
             return await self._send(call, call.raw), [(b"mem1-prompt", b"whole"), *spent]
@@ -148,10 +148,13 @@ class Proxy:
         said = without_keys(await _beginning(response), call.headers)
         whole = await self._send(call, call.raw, same_request=False)
         if whole.status_code < 400:
-            self._refused[call.session] = True
+            self._refused[call.names[-1]] = True
             why = f"the upstream refuses the folded prompt, status {response.status_code}: {said}"
             self.counts.doubt(why, call.session)
         return whole, [(b"mem1-prompt", b"whole"), *spent]
+
+    def _was_refused(self, call: Call) -> bool:
+        return bool(self._refused) and any(self._refused.get(name) for name in call.names)
 
     async def _send(self, call: Call, content: bytes, *, same_request: bool = True) -> httpx.Response:
         headers = passed_on(call.headers, same_request=same_request)

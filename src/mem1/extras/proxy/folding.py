@@ -28,9 +28,11 @@ from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Headers, Upstream, credential_of, is_secret, passed_on
 from mem1.messages import Event, Memory, check
 from mem1.messages.bounds import tokens_of
+from mem1.messages.digests import hashed
 from mem1.messages.policies import Fold
 from mem1.messages.private import append_private
-from mem1.messages.transcript import Message, identity
+from mem1.messages.sessions import keys_of
+from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line, redact
 
 _LOG = logging.getLogger(__name__)
@@ -76,6 +78,11 @@ class Call:
     asked: list[bytes] = field(default_factory=list)
     """Names of its requests for states."""
 
+    @property
+    def names(self) -> list[str]:
+        """Those of its conversation up to and including each message."""
+        return keys_of(self.body["messages"], self.owner)
+
 
 _CALL: ContextVar[Call] = ContextVar("call")
 
@@ -100,10 +107,10 @@ class Folding:
 
     def call(self, api: Api, path: bytes, query: bytes, headers: Headers, raw: bytes, body: Mapping[str, Any]) -> Call:
         """A client's request. Its session is told by owner, system prompt and first message of the user."""
-        whose = repr((path, query, body.get("model"), api.system_of(body), credential_of(headers)))
-        owner = HMAC(self._salt, whose.encode("utf-8", "replace"), sha256).hexdigest()
+        whose = hashed(path, query, body.get("model"), api.system_of(body), credential_of(headers))
+        owner = HMAC(self._salt, whose.encode(), sha256).hexdigest()
         first = [message for message in body["messages"] if message.get("role") in (*_SYSTEM, "user")][:2]
-        session = sha256(json.dumps([owner, *map(identity, first)]).encode()).hexdigest()[:16]
+        session = keys_of(first, owner)[-1][:16] if first else ""
         return Call(api, path, query, headers, raw, body, owner, session)
 
     async def prompt(self, call: Call) -> bytes | None:
@@ -193,8 +200,8 @@ class Folding:
             line["state_usage"] = asdict(call.usage)
         try:
             append_private(self._events, json.dumps(line, ensure_ascii=False))
-        except OSError as error:
-            _LOG.warning("an event is not in %s: %s", self._events, error.strerror)
+        except UserError as error:
+            _LOG.warning("an event is not kept: %s", error)
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
