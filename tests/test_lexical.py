@@ -1,4 +1,4 @@
-"""bm25s is imported without JAX, whatever else looks for it meanwhile."""
+"""bm25s is imported without JAX and Numba, whatever else looks for them meanwhile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_jax_is_hidden_while_bm25s_is_imported_and_only_then(tmp_path: Path, first: bool):
-    """A package that asks `sys.modules` for jax, as array_api_compat does, is imported by bm25s' numba here."""
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text("class Array: ...\nprint('jax')\n")
-    (tmp_path / "numba").mkdir()
-    asks = "import sys\nif 'jax' in sys.modules:\n    sys.modules['jax'].Array\nraise ImportError('no numba')\n"
-    (tmp_path / "numba" / "__init__.py").write_text(asks)
+def test_jax_and_numba_are_hidden_while_bm25s_is_imported_and_only_then(tmp_path: Path, first: bool):
+    """scipy asks `sys.modules` for jax, as it does here; this numba cannot be imported, as beside an old coverage."""
+    packages = {
+        "jax": "class Array: ...\nprint('jax')\n",
+        "numba": "raise AttributeError('coverage')\n",
+        "scipy": "import sys\nif 'jax' in sys.modules:\n    sys.modules['jax'].Array\nraise ImportError('no scipy')\n",
+    }
+    for name, text in packages.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
     program = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
