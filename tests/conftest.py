@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -188,3 +189,25 @@ def local(_one_site: Site) -> Site:
 def _own_sys_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plug-ins are imported from the current folder, which mem1 adds to sys.path; no other test must find them."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch, default_handlers: None) -> Callable[[str, int], list[int]]:
+    """Ctrl-C at the n-th call of a function, whose time to finish is over at once; what comes back counts the calls."""
+
+    def at(name: str, call: int = 1) -> list[int]:
+        owner = pkgutil.resolve_name(name.rpartition(".")[0])
+        called, calls = getattr(owner, name.rpartition(".")[2]), [0]
+
+        def pressed(*given: Any, **named: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == call:
+                signal.raise_signal(signal.SIGINT)  # raises KeyboardInterrupt where nothing waits for a border
+                signal.raise_signal(signal.SIGALRM)
+            return called(*given, **named)
+
+        monkeypatch.setattr(owner, name.rpartition(".")[2], pressed)
+        return calls
+
+    monkeypatch.setattr("mem1.interrupts.GRACE_S", 3600.0)  # by the clock it never ends
+    return at

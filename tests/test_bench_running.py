@@ -21,7 +21,7 @@ from mem1.bench.results import Attempt, load_result
 from mem1.bench.running import run
 from mem1.bench.suites import MOST_SEED, SUITES, Drawing, Drawn, suite_of
 from mem1.errors import UserError
-from mem1.lock import Interrupted
+from mem1.interrupts import Interrupted
 from mem1.net.spending import LimitReached
 from mem1.records import Task
 

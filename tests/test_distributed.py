@@ -214,7 +214,7 @@ def test_ctrl_c_ends_a_run_on_two_ranks_after_its_step_and_it_resumes_as_if_unbr
         said, _ = process.communicate(timeout=120)
     trained = len(rows.read_text().splitlines())
     assert 1 <= trained < 8, said
-    assert "Stopped; a checkpoint is written" in said, said
+    assert "with a checkpoint; resume with: mem1 train" in said, said
     assert "KeyboardInterrupt" not in said, said
     assert latest_checkpoint(tmp_path / "broken" / "checkpoints") is not None, said
     assert_goes_on_as_unbroken(broken, environment, tmp_path)

@@ -17,6 +17,7 @@ ROOMS = (
     "durable",
     "registry",
     "lock",
+    "interrupts",
     "jsonl",
     "lexical",
     "parquet",

@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -297,6 +298,27 @@ def test_a_killed_worker_is_a_clear_error_and_the_next_engine_gets_a_new_one(eng
     with pytest.raises(UserError, match="workers = 1"):
         in_parallel(parallel)
     assert_same(in_parallel(ParallelEngine(engine, workers=2)), in_parallel(engine))
+
+
+def test_ctrl_c_waits_for_no_worker_and_the_engine_can_be_used_again(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+):
+    parallel = ParallelEngine(engine, workers=2)
+    (helper,) = parallel._helpers
+    monkeypatch.setattr(engine, "complete", raiser(KeyboardInterrupt))
+    monkeypatch.setattr(helper, "receive", raiser(AssertionError("it was waited for")))
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel(parallel)
+    assert not helper.process.is_alive()
+    monkeypatch.undo()
+    assert_same(in_parallel(parallel), in_parallel(engine))
+
+
+def raiser(error: BaseException | type[BaseException]) -> Callable[..., Any]:
+    def fail(*given: Any, **named: Any) -> Any:
+        raise error
+
+    return fail
 
 
 def test_one_worker_is_this_process():

@@ -24,7 +24,7 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Chunking, Progress, evaluate
-from mem1.lock import Interrupted
+from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.tasks.atlas import Expert
@@ -355,7 +355,7 @@ def test_when_the_engine_gives_up_what_is_done_is_kept_and_said(
 def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mem1.lock._SAME_S", 0.0)
+    monkeypatch.setattr("mem1.interrupts._SAME_S", 0.0)
 
     def interrupt(total: int) -> None:
         if total == 1:

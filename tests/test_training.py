@@ -31,6 +31,7 @@ from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
+from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER, vocabulary
 from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
@@ -208,6 +209,57 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
     assert weights(tmp_path / "run") == weights(unbroken)
     assert weights(tmp_path / "run", BEST) == weights(unbroken, BEST)
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "where", "checkpoint"),
+    [
+        ("mem1.training.loop.supervised.recall_loss", 2, "taking step 2 of 2 of [recall]", 1),
+        ("mem1.rollout.Rollout._round", 1, "making demonstrations", RECALL_STEPS),
+        ("mem1.training.loop.supervised.split_into_packs", 3, "taking step 1 of 10 of [sft]", RECALL_STEPS),
+        ("mem1.training.gradients.pack_workers.PackWorkers.backward", 7, "step 7 of 10 of [sft]", RECALL_STEPS + 6),
+        ("mem1.engines.local.LocalEngine.complete", 1, "step 1 of 3 of [rl]", RECALL_STEPS + SFT_STEPS),
+        ("mem1.training.gradients.pack_workers.PackWorkers.backward", 12, "step 2 of 3 of [rl]", STEPS - 2),
+    ],
+)
+def test_ctrl_c_breaks_off_a_long_step_as_if_it_had_never_begun(
+    config: Recipe, unbroken: Path, tmp_path: Path, ctrl_c, function: str, call: int, where: str, checkpoint: int
+):
+    calls = ctrl_c(function, call)
+    stopped = run(config, tmp_path / "run")
+    assert (stopped.complete, calls) == (False, [call]), "nothing is done after it"
+    assert where in stopped.where
+    found = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert found is not None and found.name == f"checkpoint-{checkpoint:06d}"
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    assert weights(tmp_path / "run") == weights(unbroken)
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("torch.optim.AdamW.step", RECALL_STEPS + 7),
+        ("mem1.training.loop.rl.rollout_metrics", 2),
+        ("mem1.training.loop.rl.validation_metrics", 1),
+    ],
+)
+def test_a_step_broken_off_once_weights_have_changed_is_taken_again_from_the_last_checkpoint(
+    config: Recipe, unbroken: Path, tmp_path: Path, ctrl_c, function: str, call: int
+):
+    ctrl_c(function, call)
+    with pytest.raises(Interrupted, match=r"while taking step \d+ of (10 of \[sft\]|3 of \[rl\])"):
+        run(config, tmp_path / "run")
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    assert weights(tmp_path / "run") == weights(unbroken)
+
+
+def test_ctrl_c_in_the_last_step_is_obeyed_once_the_policy_is_saved(config: Recipe, unbroken: Path, tmp_path: Path):
+    with pytest.raises(Interrupted, match="after the last step"):
+        run(config, tmp_path / "run", on_step=stop_at(STEPS))
+    assert weights(tmp_path / "run") == weights(unbroken)
+    assert run(config, tmp_path / "run").complete
 
 
 def test_a_run_resumed_where_a_phase_changes_the_memory_is_an_unbroken_one_bit_for_bit(config: Recipe, tmp_path: Path):

@@ -1,11 +1,6 @@
-"""Blocks around a run: one command at a time in a folder, and Ctrl-C between two steps instead of in one.
+"""One command at a time in a folder.
 
     with alone_in(Path("runs/a")): ...      a second command: UserError that names the process holding the folder
-
-    with interruptible("finishing this step; press again to stop at once") as stop:
-        for step in range(steps):
-            train(step)
-            if stop.requested: ...
 
 The lock is the system's (flock), on the folder itself: it ends with the process, however that ends, and leaves no file.
 A folder that is replaced by a rename can be locked like any other. The filelock package locks files of its own, which
@@ -17,14 +12,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from mem1.errors import UserError
 
@@ -113,66 +103,3 @@ def _holder(inode: int) -> str:
             if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
                 return f" (process {fields[4]} on this machine)"
     return ""
-
-
-_SAME_S = 1.0
-"""Signals this soon after the first count as the same: torchrun forwards what the terminal sent to all processes."""
-
-
-@dataclass(slots=True)
-class Stop:
-    """Whether a stop was requested; checked between steps."""
-
-    requested: bool = False
-
-
-@contextmanager
-def interruptible(notice: str = "") -> Iterator[Stop]:
-    """The first SIGINT or SIGTERM sets `stop.requested`; another, after a second or more, raises KeyboardInterrupt.
-
-    notice      printed to standard error at the first signal; empty: nothing
-
-    A signal that was ignored before (a job under nohup) stays ignored; outside the main thread, where Python
-    delivers no signals, nothing is caught. The previous handlers are restored at the end of the block.
-    """
-    stop = Stop()
-    first = 0.0
-
-    def handle(_signum: int, _frame: FrameType | None) -> None:
-        nonlocal first
-        if stop.requested:
-            if time.monotonic() - first >= _SAME_S:
-                raise KeyboardInterrupt
-            return
-        stop.requested, first = True, time.monotonic()
-        if notice:
-            # not print(): a signal may arrive inside a print of the main program
-            os.write(2, f"\n{notice}\n".encode())
-
-    main_thread = threading.current_thread() is threading.main_thread()
-    caught = [s for s in (signal.SIGINT, signal.SIGTERM) if main_thread and signal.getsignal(s) != signal.SIG_IGN]
-    former = {s: signal.signal(s, handle) for s in caught}
-    try:
-        yield stop
-    finally:
-        for signum, handler in former.items():
-            # None: not installed by Python code, so it cannot be restored
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user stopped a run; the message says what is saved."""
-
-
-@contextmanager
-def saying_what_is_saved(saved: Callable[[], str], notice: str) -> Iterator[Stop]:
-    """`interruptible`, but Ctrl-C ends with `Interrupted`, and a UserError says what is saved, too."""
-    try:
-        with interruptible(notice) as stop:
-            yield stop
-    except UserError as error:
-        raise UserError(f"{error}\n{saved()}") from error
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(saved()) from interrupt
-    if stop.requested:
-        raise Interrupted(saved())

@@ -28,8 +28,9 @@ from mem1.bench.results import RESULT, TASKS, Attempt, Result, Spent, save_resul
 from mem1.bench.suites import Cell, Drawing, Suite
 from mem1.durable import write_file
 from mem1.errors import UserError
+from mem1.interrupts import saying_what_is_saved
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
-from mem1.lock import alone_in, saying_what_is_saved
+from mem1.lock import alone_in
 from mem1.net.spending import LimitReached
 from mem1.net.threads import run_jobs
 from mem1.prices import PriceClass
@@ -107,7 +108,7 @@ def run(
     """The result, which is in the folder too; `opened` makes the player, once no other command uses the folder.
 
     Raises UserError for a folder of another run, where a limit is reached and where the server fails again and again;
-    Interrupted after Ctrl-C: the first lets requests under way end, the second does not wait. The messages say what
+    Interrupted after Ctrl-C: requests under way have `GRACE_S` to end, or until the second one. The messages say what
     is saved.
     """
     cells = suite.only(families).cells
@@ -228,10 +229,12 @@ def _saying_what_is_saved(folder: Path, done: Callable[[], int], of: int) -> Ite
     """Turns Ctrl-C into `Interrupted`, and adds to a limit and to a UserError what is saved."""
 
     def saved() -> str:
-        return f"{done()} of {of} attempts are done and saved in {folder}; repeat the command to go on"
+        return f"{done()} of {of} attempts are done and saved in {folder}"
 
+    again = "repeat the command to go on"
+    notice = "Stopping: requests under way have 3 seconds to finish; press Ctrl-C again to stop at once."
     try:
-        with saying_what_is_saved(saved, "finishing requests under way; press again to stop at once") as stop:
+        with saying_what_is_saved("attempting tasks", saved, again, notice) as stop:
             yield lambda: stop.requested
     except LimitReached as reached:
-        raise UserError(f"{reached}\n{saved()} with a higher --max-cost") from reached
+        raise UserError(f"{reached}\n{saved()}; {again} with a higher --max-cost") from reached

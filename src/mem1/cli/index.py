@@ -12,6 +12,7 @@ import typer
 from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, refuse, work_begins
 from mem1.configuration.model import MOST_TASKS
 from mem1.errors import UserError, printable
+from mem1.interrupts import stopped_while
 from mem1.lock import alone_in
 
 if TYPE_CHECKING:
@@ -79,12 +80,13 @@ def command(
         if encoder is None:
             from mem1.retrieval import BM25
 
-            with console.status("Indexing"):
+            with console.status("Indexing"), stopped_while("indexing"):
                 BM25.build(passages, k1=k1, b=b).save(out)
         else:
             on = chosen_device(invocation, device)
             console.print(f"device: {on}", markup=False)
-            _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, str(on.at))
+            with stopped_while("embedding passages"):
+                _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, str(on.at))
     if as_json:
         shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
         print(json.dumps(shown))
@@ -98,7 +100,7 @@ def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, s
     from mem1.retrieval.documents import read_documents
     from mem1.retrieval.index_folder import holds_index, open_passages
 
-    with console.status(f"Reading {corpus}") as status:
+    with stopped_while("reading the corpus"), console.status(f"Reading {corpus}") as status:
         if not corpus.is_dir() or holds_index(corpus):
             return open_passages(corpus), {}
         found = read_documents(corpus, on_file=lambda seen: status.update(f"Reading {corpus}: {seen:,} files"))

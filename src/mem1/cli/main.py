@@ -23,7 +23,7 @@ import typer
 import mem1
 from mem1.cli import bench, cost, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
-from mem1.cli.options import Command
+from mem1.cli.options import Command, after_stop
 from mem1.cli.progress import say
 from mem1.configuration.mistakes import explain_unknown
 from mem1.errors import UserError
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = _run(sys.argv[1:] if arguments is None else arguments)
     except (KeyboardInterrupt, typer.Abort) as interrupt:
-        say(f"Stopped. {interrupt}".strip())
+        say(after_stop(interrupt))
         code = EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `mem1 cost | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end

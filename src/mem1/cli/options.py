@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from mem1.configuration.model import LARGEST
 from mem1.errors import UserError
+from mem1.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from mem1.engines.device import Device, Machine
@@ -114,10 +115,25 @@ def only_checked() -> Iterator[None]:
         _ONLY_CHECKED.reset(token)
 
 
-def work_begins() -> None:
-    """Marks where a command has checked its options and is about to load models, open ports or write files."""
+_GO_ON: ContextVar[Callable[[], str] | None] = ContextVar("go_on", default=None)
+
+
+def work_begins(go_on: Callable[[], str] | None = None) -> None:
+    """Marks where a command has checked its options and is about to load models, open ports or write files.
+
+    go_on   what to do once it is stopped; None: what the work says, else the same command again
+    """
     if _ONLY_CHECKED.get():
         raise typer.Exit
+    _GO_ON.set(go_on)
+
+
+def after_stop(interrupt: BaseException) -> str:
+    """One line: where the command was stopped, what is saved, and how to go on."""
+    where, then = (interrupt.where, interrupt.then) if isinstance(interrupt, Interrupted) else ("", "")
+    go_on = _GO_ON.get()
+    then = go_on() if go_on is not None else then or "begin again with the same command"
+    return f"Stopped {where}".rstrip() + f"; {then}"
 
 
 def new_file(path: Path) -> Path:

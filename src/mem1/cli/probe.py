@@ -13,6 +13,7 @@ from rich.console import Console
 from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
 from mem1.cli.progress import bars, stderr, table
 from mem1.errors import UserError
+from mem1.interrupts import stopped_while
 
 if TYPE_CHECKING:
     from mem1.extras.probe.probing import Probed, Write
@@ -119,7 +120,7 @@ def _probed(
     from mem1.extras.probe.probing import probe
 
     found: dict[str, list[Probed]] = {}
-    with bars(stderr()) as progress:
+    with stopped_while("probing"), bars(stderr()) as progress:
         bar = progress.add_task("probe", total=len(names) * total, note="")
         for transcript in transcripts:
             for compactor, calls in _compactors(names, write, state):

@@ -29,6 +29,7 @@ from mem1.cli.progress import say
 from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.configuration.model import LARGEST_SEED
 from mem1.errors import UserError
+from mem1.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,9 @@ def command(
     if config.engine.kind != "local":
         raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
     folder = out or Path("runs") / path.stem
-    work_begins()
+    options = [] if evaluate else ["--no-evaluate"]
+    options += [] if upload is None else ["--upload", upload]
+    work_begins(lambda: _resume(["mem1", "train", recipe, *(overrides or []), "--out", str(folder), *options], folder))
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.training.loop.train import train
@@ -83,7 +86,7 @@ def command(
         if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
             # no mistake: torchrun starts a command again as it was
             say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
-        console.print(f"Training {path.stem}; everything is written to {folder}")
+        console.print(f"Training {path.stem}; everything is written to {folder}", soft_wrap=True)
         computed = Placement.of(config, ranks).computed
         for note in (str(computed), *ranks.device.few_workers(config.workers)):
             console.print(note, markup=False, soft_wrap=True)
@@ -101,14 +104,20 @@ def command(
     if ranks.rank > 0:  # rank 0 has the policy and its evaluation
         raise typer.Exit(0 if finished.complete else 130)
     if not finished.complete:
-        console.print(f"Stopped; a checkpoint is written. Resume with: mem1 train {recipe} --out {folder} --resume")
-        raise typer.Exit(130)
-    console.print(f"The trained policy is in {folder / 'policy'}")
+        raise Interrupted(f"{finished.where}, with a checkpoint")
+    console.print(f"The trained policy is in {folder / 'policy'}", soft_wrap=True)
     if not evaluate:
         return
     rows = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
+
+
+def _resume(command: Sequence[str], run: Path) -> str:
+    """What to do once a command is stopped that trains into the folder `run`."""
+    if (run / "config.toml").is_file():
+        return f"resume with: {shlex.join([*command, '--resume'])}"
+    return f"begin again with: {shlex.join(command)}"
 
 
 def warn_of_little_memory(config: Recipe, ranks: Ranks) -> None:
@@ -227,7 +236,9 @@ def quickstart(
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():
         raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
-    work_begins()
+    again = ["mem1", "quickstart", "--context", context, "--seed", str(seed), "--out", str(folder)]
+    again += [] if device is None else ["--device", device]
+    work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
     from mem1.evaluation.report.run_folders import write_run_report
@@ -236,7 +247,9 @@ def quickstart(
     from mem1.training.ranks.processes import Ranks
 
     console = stderr()
-    console.print(f"mem1 quickstart, seed {seed}, context policy {context}; everything is written to {folder}")
+    console.print(
+        f"mem1 quickstart, seed {seed}, context policy {context}; everything is written to {folder}", soft_wrap=True
+    )
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):
@@ -248,7 +261,9 @@ def quickstart(
         (folder / "result.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
         write_run_report(folder)
         show(rows, as_json=as_json, computed=computed)
-    console.print(f"Look at {folder / 'report.html'}; the trained policy is in {folder / 'train' / 'policy'}")
+    console.print(
+        f"Look at {folder / 'report.html'}; the trained policy is in {folder / 'train' / 'policy'}", soft_wrap=True
+    )
 
 
 def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
@@ -265,8 +280,6 @@ def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, consol
             config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks
         )
     if not finished.complete:
-        again = ["mem1", "quickstart", "--context", config.context, "--seed", str(config.seed), "--out", str(folder)]
-        console.print(f"Stopped; a checkpoint is written. Resume with: {shlex.join([*again, '--resume'])}")
-        raise typer.Exit(130)
+        raise Interrupted(f"{finished.where}, with a checkpoint")
     trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     return base + trained

@@ -12,6 +12,7 @@ import typer
 from mem1.cli.options import JsonOption, chosen_device, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.configuration.model import MOST_TASKS
+from mem1.interrupts import stopped_while
 
 if TYPE_CHECKING:
     from mem1.engines.base import Sampling
@@ -72,7 +73,7 @@ def command(
     count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
     drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
     check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name)
-    with stderr().status("sampling") as status:
+    with stopped_while("verifying"), stderr().status("sampling") as status:
         sampling = Sampling(temperature=temperature, seed=asked.seed)
         trajectories, steered = _sample(recipe, policy, source, drawn, sampling)
         groups = _groups(trajectories, attempts)

@@ -63,11 +63,14 @@ class ParallelEngine:
         if engine.model.device.type != "cpu":
             raise UserError(f"workers = {workers} is for models on a CPU; on {engine.model.device} set workers = 1")
         self.engine = engine
-        self._number = next(_NUMBERS)
-        self._helpers = _helpers(workers - 1)
+        self._number, self._count = next(_NUMBERS), workers - 1
         engine.model.share_memory()
+        self._open()
+
+    def _open(self) -> None:
+        self._helpers = _helpers(self._count)
         for helper in self._helpers:
-            helper.call("open", self._number, engine)
+            helper.call("open", self._number, self.engine)
         weakref.finalize(self, _close, self._helpers, self._number)
 
     def complete(
@@ -76,6 +79,8 @@ class ParallelEngine:
         """One completion per context, as `LocalEngine.complete`."""
         if not contexts:
             return []
+        if not self._helpers:  # they were ended by Ctrl-C
+            self._open()
         seeds = sampling.seeds_for(len(contexts))
         own, *others = [
             (contexts[rows], max_tokens[rows], replace(sampling, seeds=seeds[rows]))
@@ -86,12 +91,15 @@ class ParallelEngine:
             helper.send("sample", self._number, *share)
         try:
             with one_thread():
-                completions = _completions({self._number: self.engine}, "sample", self._number, *own)
-        finally:  # an answer left in the pipe would be read as that of the next call
-            answers = [helper.receive() for helper, _ in busy]
-        for answer in answers:
-            completions += _result(answer)
-        return completions
+                own_answer = _answer({self._number: self.engine}, "sample", self._number, *own)
+            answers = [own_answer, *(helper.receive() for helper, _ in busy)]
+        except BaseException:  # an answer left in the pipe would be read as that of the next call
+            for helper, _ in busy:
+                helper.process.kill()
+                helper.process.join()
+            self._helpers = []
+            raise
+        return [completion for answer in answers for completion in _result(answer)]
 
 
 def _shares(rows: int, workers: int) -> list[slice]:
@@ -178,11 +186,15 @@ def _serve(connection: Connection) -> None:
             request = connection.recv()
         except EOFError:
             return
-        try:
-            answer = _completions(engines, *request)
-        except Exception as error:  # the owner raises it
-            answer = error
-        connection.send(answer)
+        connection.send(_answer(engines, *request))
+
+
+def _answer(engines: dict[int, LocalEngine], *request: Any) -> list[Completion] | Exception:
+    """What was asked for, or the error that the owner raises once all shares are answered."""
+    try:
+        return _completions(engines, *request)
+    except Exception as error:
+        return error
 
 
 def _completions(engines: dict[int, LocalEngine], verb: str, number: int, *rest: Any) -> list[Completion]:

@@ -36,6 +36,7 @@ from mem1.envs.base import Environment, TaskSource
 from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
+from mem1.interrupts import stopped_while
 from mem1.protocol import Tags
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
@@ -122,7 +123,8 @@ def make_cloze_folder(
         text = readme(made.clozes, known, corpus=corpus, options=known["options"])
         (folder / README).write_text(text, encoding="utf-8", errors="replace")
 
-    save_folder(out, kind=CLOZES, facts=known, write=write)  # `write` adds to the facts
+    with stopped_while("making clozes"):
+        save_folder(out, kind=CLOZES, facts=known, write=write)  # `write` adds to the facts
     return ClozeFolder(out)
 
 

@@ -28,7 +28,8 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
-from mem1.lock import Stop, alone_in, saying_what_is_saved
+from mem1.interrupts import Stop, saying_what_is_saved
+from mem1.lock import alone_in
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
 from mem1.tasks.compose import different
@@ -92,7 +93,7 @@ def evaluate(
     tags, budget or sampling is an error unless `overwrite`, which replaces it.
 
     Raises UserError for such a file, for one that cannot be written, and while another command uses the folder;
-    Interrupted after Ctrl-C: the first one lets running chunks finish, the second does not. Errors of the engine end
+    Interrupted after Ctrl-C: running chunks have `GRACE_S` to finish, or until the second one. Errors of the engine end
     the evaluation likewise.
     """
     with nullcontext() if folder is None else alone_in(folder):
@@ -125,7 +126,8 @@ def evaluate(
             for (size, places), trajectories in run_jobs(
                 jobs, attempt, at_a_time=chunking.at_a_time, stopped=lambda: stop.requested
             ):
-                size.add(places, trajectories)
+                with stop.unbroken():
+                    size.add(places, trajectories)
                 tell(size)
         rows = [size.finish(policy=policy, context=rollout.context.name, shape=shape) for size in sizes]
         return rows, {size.objectives: size.trajectories for size in sizes}
@@ -238,8 +240,9 @@ def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterat
 
     def saved() -> str:
         done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
-        done_of = f"{done} of {of} tasks are done and saved in {folder}"
-        return f"{done_of}; repeat the command to continue (a training run: --resume)"
+        return f"{done} of {of} tasks are done and saved in {folder}"
 
-    with saying_what_is_saved(saved, "finishing running tasks; press again to stop at once") as stop:
+    notice = "Stopping: running tasks have 3 seconds to finish; press Ctrl-C again to stop at once."
+    again = "repeat the command to continue (a training run: --resume)"
+    with saying_what_is_saved("evaluating", saved, again, notice) as stop:
         yield stop

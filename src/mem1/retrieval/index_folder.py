@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mem1 import durable
 from mem1.errors import UserError, printable, read_as_written
+from mem1.interrupts import stopped_while
 from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.registry import register
@@ -232,7 +233,7 @@ def open_bm25(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLike[
 
     def make() -> None:
         start = time.perf_counter()
-        with console.status(printable(f"Indexing {corpus_path} (once)")):
+        with stopped_while("indexing"), console.status(printable(f"Indexing {corpus_path} (once)")):
             passages = read_passages(corpus_path)
             BM25.build(passages).save(folder)
         seconds = time.perf_counter() - start

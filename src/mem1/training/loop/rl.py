@@ -53,6 +53,7 @@ class RlStage:
     """On rank 0, the servers that sample; None: the ranks sample with the policy itself."""
     validation: Validation | None = None
     name: str = "rl"
+    untouched: bool = True
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds of the last step by what they were spent on."""
     groups: Sequence[Group] = ()
@@ -128,6 +129,7 @@ class RlStage:
         if kept := algorithm.keep_groups(scorable):
             old = self.networks.old_policy_stats([group.trajectories for group in kept])
             made = make_samples(self.config, kept, old, kl_coefficient=self.networks.kl_coefficient)
+            self.untouched = self._critic is None
             samples_by_group = self.networks.centre_critic(made)
         stats = StepStats()
         parts = minibatches(
@@ -162,6 +164,7 @@ class RlStage:
         if not accumulate(self.networks, part, stats.passes, step):
             return
         stats.updates += 1
+        self.untouched = False
         trained = [sample.trajectory for group in part for sample in group if sample.has_gradient]
         stats.staleness.update(staleness(trained, step.version))
         if not warming:
@@ -177,6 +180,7 @@ class RlStage:
             return {}
         metrics: dict[str, float | None] = {"kl_coefficient": self.networks.kl_coefficient}
         if kl is not None:
+            self.untouched = False
             self.networks.reference.adapt(kl)
         return metrics
 

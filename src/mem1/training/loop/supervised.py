@@ -26,6 +26,7 @@ from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Excerpts
 from mem1.errors import UserError
+from mem1.interrupts import stopped_while
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
@@ -55,6 +56,7 @@ class RecallStage:
     seed: int
     placement: Placement = SINGLE_PROCESS
     name: str = "recall"
+    untouched: bool = True
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class RecallStage:
         rows, share = self._share(len(ids_BT))
         loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
         (loss * share).backward()
+        self.untouched = False
         norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
         parts = self.placement.ranks.gather_json([share * loss.item(), share * right])
         losses, shares_right = zip(*parts, strict=True)
@@ -129,6 +132,7 @@ class SftStage:
     """Packs that are trained at a time."""
     placement: Placement = SINGLE_PROCESS
     name: str = "sft"
+    untouched: bool = True
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
     _full_step: float = field(init=False, default=0.0)
     """Trained tokens of a full step, the mean over those of the first epoch: the divisor of the loss of every step."""
@@ -149,7 +153,8 @@ class SftStage:
     @cached_property
     def _batches(self) -> list[list[Trajectory]]:
         """One batch a step: epochs over the demonstrations, each in its own seeded order."""
-        pieces = [p for t in self.demonstrations() for p in _pieces(t)]
+        with stopped_while("making demonstrations"):
+            pieces = [p for t in self.demonstrations() for p in _pieces(t)]
         batches: list[list[Trajectory]] = []
         epoch = 0
         while len(batches) < self.steps:
@@ -178,6 +183,7 @@ class SftStage:
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         with memory_named("training on demonstrations", TRAINING.format(stage="sft")):
             passes = workers.backward(packs, loss_of, self.optimizers.parameters)
+            self.untouched = False
             norm = self.optimizers.step(scale=scale)
         return {
             "loss": sum(one.loss for one in passes),

@@ -26,7 +26,8 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.lock import alone_in, interruptible
+from mem1.interrupts import Interrupted, Stop, interruptible, stopped_while
+from mem1.lock import alone_in
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Group, Trajectory
@@ -76,6 +77,8 @@ class Stage(Protocol):
     model: PreTrainedModel
     """The trained model: the policy's, or a copy that is sharded over the ranks."""
     optimizers: Optimizers
+    untouched: bool
+    """Whether the step under way, for which it is set, has changed nothing that a checkpoint holds."""
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -111,6 +114,8 @@ class Finished:
     policy: Policy
     complete: bool
     """False: stopped on request; a checkpoint was written, and `--resume` continues."""
+    where: str
+    """What it had done last: "after step 12 of 40 of [sft]"."""
 
 
 def make_rollout(
@@ -259,19 +264,23 @@ def train(
         watch = Watch(config, out, alert=lambda text: writers.alert(text))
         writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
         ranks.on_each_rank(folder.check_seen)
-        notice = "Finishing this step; press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
+        alone = ranks.size == 1  # others would wait for a rank that breaks off a step
+        notice = "Stopping: this step has 3 seconds to finish; " if alone else "Finishing this step; "
+        notice = f"{notice}press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with (
-            interruptible(notice) as stop,
+            interruptible(notice, breakable=alone) as stop,
             BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
             MetricsLog(out, writers) as log,
         ):
-            run = _Run(config, folder, reached, policy, placement, saves, log, watch, on_step, lambda: stop.requested)
+            run = _Run(config, folder, reached, policy, placement, saves, log, watch, on_step, stop)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save(out / "policy")
+        if complete and ranks.any(stop.requested):
+            raise Interrupted("after the last step")
         if placement.sampling is not None:  # evaluate in the precision of sampling
             policy.model.to(placement.sampling)  # type: ignore[arg-type]
-        return Finished(policy=policy, complete=complete)
+        return Finished(policy=policy, complete=complete, where=run.where)
 
 
 @dataclass
@@ -285,7 +294,8 @@ class _Run:
     log: MetricsLog
     watch: Watch
     on_step: Callable[[Progress], None] | None
-    stop: Callable[[], bool]
+    stop: Stop
+    where: str = "before the first step"
 
     def run(self, makers: Sequence[Callable[[], Stage]]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
@@ -322,22 +332,37 @@ class _Run:
         """Take the steps from `first`, with checkpoints; returns the steps done, and whether a stop was requested."""
         self.placement.ranks.on_rank_zero(lambda: self.watch.begin(stage.name, before))
         for index in range(first, stage.steps):
-            self._step(stage, index, before)
-            done = index + 1
-            stopped = self.placement.ranks.any(self.stop())
-            if stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
-                extra = {"stage": number, "done": done}
-                members, belonging = stage.optimizers.members, self._belonging(stage)
-                take = partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging)
-                self.saves.save(take)
+            done = index + self._taken(stage, index, before)
+            stopped = done == index or self.placement.ranks.any(self.stop.requested)
+            with self.stop.unbroken():
+                if stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
+                    extra = {"stage": number, "done": done}
+                    members, belonging = stage.optimizers.members, self._belonging(stage)
+                    take = partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging)
+                    self.saves.save(take)
             if stopped:
+                self.stop.breakable = False  # nothing that follows is worth breaking off
                 return done, True
         return stage.steps, False
 
-    def _step(self, stage: Stage, index: int, before: int) -> None:
+    def _taken(self, stage: Stage, index: int, before: int) -> bool:
+        """Take a step and record it; False: it was broken off, and all is as it was before."""
         started = time.perf_counter()
-        metrics = stage.step(index)
-        seconds = time.perf_counter() - started
+        stage.untouched, place = True, f"step {index + 1} of {stage.steps} of [{stage.name}]"
+        try:
+            with stopped_while(f"taking {place}"):
+                metrics = stage.step(index)
+        except Interrupted as interrupt:
+            if not stage.untouched or self.placement.ranks.size > 1:
+                raise
+            self.where, self.stop.breakable = interrupt.where, False
+            return False
+        with self.stop.unbroken():
+            self._record_step(stage, index, before, metrics, time.perf_counter() - started)
+        self.where = f"after {place}"
+        return True
+
+    def _record_step(self, stage: Stage, index: int, before: int, metrics: Metrics, seconds: float) -> None:
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
         groups: Sequence[Group] = getattr(stage, "groups", ())
         self.placement.ranks.on_rank_zero(lambda: self._kept.keep(before + index + 1, groups))
