@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from worlds import CODEC, SMALL, task
 
 from mem1.configuration import load_toml
 from mem1.engines.codec import Codec, check_words
+from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
 from mem1.protocol import PAPER
 from mem1.records import Question, Task
-from mem1.training.loop.recipe import ModelConfig, Recipe
+from mem1.tasks.atlas import make_world
+from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
+from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import make_stages
 from mem1.training.weights.policy import make_policy
 from mem1.training.weights.tokenizers import bpe_tokenizer
@@ -107,3 +111,73 @@ objectives = [1]
     assert not checks["tasks"].ok and REFUSED in checks["tasks"].detail
     shipped = Recipe(tasks=SMALL, rl=config.rl, model=ModelConfig())
     make_stages(shipped, make_policy(shipped, PAPER))
+
+
+@pytest.fixture
+def atlas(tmp_path: Path) -> tuple[str, ...]:
+    """Questions and passages of an invented world, whose words the shipped policy knows, in files."""
+    for split in ("train", "evaluation"):
+        make_world(0, split=split, entities=40).save(tmp_path / split, questions=20)
+    passages = "".join((tmp_path / split / "passages.jsonl").read_text() for split in ("train", "evaluation"))
+    (tmp_path / "passages.jsonl").write_text(passages)
+    return (
+        "--questions",
+        str(tmp_path / "evaluation" / "questions.jsonl"),
+        "--corpus",
+        str(tmp_path / "passages.jsonl"),
+    )
+
+
+def test_instructions_that_the_policy_has_not_learnt_are_told_from_questions_that_it_cannot_read(terminal, atlas):
+    """As the first command of the page on one's own questions, which gave "71 % unknown" and no key."""
+    said = " ".join(terminal.error("eval", *atlas, "--model", "shipped", "--objectives", "1", "--limit", "2").split())
+    assert "of the tokens of the prompt are unknown to the tokenizer of" in said and REFUSED not in said
+    assert "not the language of the instructions around them. Set tasks.prompt=plain" in said
+    code, _, _ = terminal(
+        *("eval", *atlas, "--model", "shipped", "--objectives", "1", "--limit", "2", "tasks.prompt=plain"), "--json"
+    )
+    assert code == 0
+
+
+@pytest.mark.parametrize(("style", "unknown"), [("titled", True), ("bare", False)])
+def test_results_that_the_policy_cannot_read_are_said_by_a_dry_run_and_by_the_run(
+    atlas, tmp_path: Path, caplog, style: str, unknown: bool
+):
+    tasks = {
+        "kind": "multihop",
+        "questions": atlas[1],
+        "train_questions": str(tmp_path / "train" / "questions.jsonl"),
+        "corpus": atlas[3],
+        "prompt": "plain",
+        "style": style,
+    }
+    rl = Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=1, group_size=2)
+    config = Recipe(tasks=tasks, rl=rl)  # type: ignore[arg-type]  # validated
+    said = (
+        r"\d\d% of the tokens of the results are unknown to the tokenizer of the shipped policy, which reads \[UNK\] in"
+    )
+    (check,) = (check for check in dry_run(config, out=tmp_path / "run").checks if check.name == "results")
+    assert check.ok, "less than a fifth"
+    assert bool(re.match(said, check.detail)) is unknown and ("tasks.style=bare" in check.detail) is unknown
+    caplog.set_level(logging.WARNING)
+    make_stages(config, make_policy(config, PAPER))
+    assert len(re.findall(said, caplog.text)) == unknown, "once"
+
+
+def test_a_sample_of_results_reads_the_first_passages_alone(tmp_path: Path):
+    lines = [json.dumps({"id": str(n), "title": "Alvex", "text": "a b c"}) for n in range(20)]
+    (tmp_path / "p.jsonl").write_text("\n".join([*lines, "{ broken"]))
+    tasks = MultihopTasks(questions="none.jsonl", corpus=str(tmp_path / "p.jsonl"), passage_words=2)
+    assert tasks.results() == ["Doc 1 (Title: Alvex) a b"] * 8
+    assert MultihopTasks(questions="none.jsonl", corpus=str(tmp_path / "missing")).results() == ()
+
+
+def test_a_new_model_with_words_of_another_world_is_refused_by_a_dry_run(files, tmp_path: Path):
+    new = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)
+    tasks = {"kind": "multihop", "questions": files[1], "train_questions": files[1], "corpus": files[3]}
+    rl = Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=1, group_size=2)
+    other = tmp_path / "train.jsonl"
+    other.write_text(json.dumps({"id": "t", "text": "Which town is known for mills?", "answers": ["Bergen"]}) + "\n")
+    config = Recipe(model=ModelConfig(new=new), tasks={**tasks, "train_questions": str(other)}, rl=rl)  # type: ignore[arg-type]
+    checks = {check.name: check for check in dry_run(config, out=tmp_path / "run").checks}
+    assert REFUSED in checks["tasks"].detail and not checks["tasks"].ok and not checks["results"].ok

@@ -62,7 +62,7 @@ def command(
     agent = open_agent(recipe, tags, machine(invocation))
     asked = recipe.evaluation
     sample = source.tasks(objectives=min(asked.objectives), count=min(SAMPLE, asked.tasks), seed=asked.seed)
-    check_words(agent.codec, sample, tags, whose=agent.name)
+    check_words(agent.codec, sample, tags, whose=agent.name, results=recipe.tasks.results)
     for note in agent.notes:
         stderr().print(note, markup=False)
     if out is not None:

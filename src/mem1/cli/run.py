@@ -89,7 +89,7 @@ def command(
         size = len(question) if question else recipe.evaluation.objectives[0]
         (task,) = source.tasks(objectives=size, count=1, seed=recipe.evaluation.seed)
     agent = open_agent(recipe, tags, machine(invocation))
-    check_words(agent.codec, [task], tags, whose=agent.name)
+    check_words(agent.codec, [task], tags, whose=agent.name, results=recipe.tasks.results)
     console = stderr() if as_json else Console(highlight=False)
     rollout = replace(agent.rollout(recipe, source), on_turn=LiveView(tags, console))
     for note in agent.notes:

@@ -72,7 +72,7 @@ def command(
     size = asked.objectives[0] if chosen.sets("evaluation.objectives") else _first_size(recipe)
     count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
     drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
-    check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name)
+    check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name, results=recipe.tasks.results)
     with stopped_while("verifying"), stderr().status("sampling") as status:
         sampling = Sampling(temperature=temperature, seed=asked.seed)
         trajectories, steered = _sample(recipe, policy, source, drawn, sampling)

@@ -267,28 +267,49 @@ NAMED = 0.01
 """Share of unknown tokens from which a warning is logged."""
 
 
-def check_words(codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str) -> None:
-    """Measure the share of unknown tokens in a sample of prompts and of questions; the larger counts.
+def check_words(
+    codec: Codec, tasks: Sequence[Task], tags: Tags, *, whose: str, results: Callable[[], Sequence[str]] = tuple
+) -> None:
+    """Measure the share of unknown tokens in a sample of questions, of prompts and of what the environment replies.
 
-    Raises UserError if it is REFUSED or more, and warns from NAMED on. A tokenizer with a token for unknown words may
-    know none of them: its policy reads [UNK] in place of every word. `whose`: owner of the tokenizer, for the message.
+    Raises UserError if it is REFUSED or more in questions or prompts, and warns from NAMED on. A tokenizer with a token
+    for unknown words may know none of them: its policy reads [UNK] in place of every word.
+
+    whose       owner of the tokenizer, for the message
+    results     returns texts of the environment (`TasksConfig.results`)
     """
     if codec.unknown_id is None:
         return
     sample = tasks[:SAMPLE]
-    questions = [question.text for task in sample for question in task.questions]
-    share = max(_unknown(codec, questions, tags), _unknown(codec, [task.prompt for task in sample], tags))
-    finding = f"{share:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}"
-    if share >= REFUSED:
+    asked = unknown_share(codec, [question.text for task in sample for question in task.questions], tags)
+    prompted = unknown_share(codec, [task.prompt for task in sample], tags)
+    if asked >= REFUSED:
         raise UserError(
-            f"{finding}, so it cannot read them; give a model with a tokenizer for any text (--model FOLDER, or "
-            'model.path in a recipe), train one with its own tokenizer (model.new.tokenizer = "bpe"), or use '
-            "engine.kind=script with --tokenizer stand-in"
+            f"{asked:.0%} of the tokens of the questions are unknown to the tokenizer of {whose}, so it cannot read "
+            "them; give a model with a tokenizer for any text (--model FOLDER, or model.path in a recipe), train one "
+            'with its own tokenizer (model.new.tokenizer = "bpe"), or use engine.kind=script with --tokenizer stand-in'
         )
-    if share >= NAMED:
-        log.warning("%s, which reads [UNK] in their place", finding)
+    if prompted >= REFUSED:
+        raise UserError(
+            f"{prompted:.0%} of the tokens of the prompt are unknown to the tokenizer of {whose}: it knows the words "
+            "of the questions, not the language of the instructions around them. Set tasks.prompt=plain, the questions "
+            "alone, or a prompt in its own words"
+        )
+    for share, what in (asked, "questions"), (prompted, "prompt"), (unknown_share(codec, results(), tags), "results"):
+        if share >= NAMED:
+            log.warning("%s", unknown_words(share, what, whose))
 
 
-def _unknown(codec: Codec, texts: Sequence[str], tags: Tags) -> float:
+def unknown_words(share: float, what: str, whose: str) -> str:
+    """The finding in words, with what helps."""
+    hint = "; tasks.style=bare shows passages without their headings" if what == "results" else ""
+    return (
+        f"{share:.0%} of the tokens of the {what} are unknown to the tokenizer of {whose}, which reads [UNK] in their "
+        f"place{hint}"
+    )
+
+
+def unknown_share(codec: Codec, texts: Sequence[str], tags: Tags) -> float:
+    """Share of the tokens of these texts that are the one for unknown text."""
     ids = [token for of_text in codec.encode_each_untrusted(texts, tags) for token in of_text]
     return ids.count(codec.unknown_id) / len(ids) if ids and codec.unknown_id is not None else 0.0

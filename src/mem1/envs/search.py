@@ -37,7 +37,7 @@ from mem1.records import Passage, Question, Task
 from mem1.registry import register
 from mem1.retrieval import RetrievalFailed, Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
-from mem1.retrieval.index_folder import open_passages, open_retriever
+from mem1.retrieval.index_folder import first_passages, open_passages, open_retriever
 from mem1.scoring import score_answers
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import (
@@ -126,8 +126,11 @@ class SearchEnvironment:
             results = self.retrievers[corpus].search(queries, self.top_k)
         except RetrievalFailed as error:
             return [Observation(text="", failed=str(error) or "the search engine did not answer")] * len(queries)
-        shown = ("\n".join(self._line(n, p) for n, (p, _) in enumerate(found, start=1)) for found in results)
-        return [Observation(text=text or NOTHING_FOUND) for text in shown]
+        return [Observation(text=self.shown([passage for passage, _ in found])) for found in results]
+
+    def shown(self, passages: Sequence[Passage]) -> str:
+        """The text of a search that returns these passages."""
+        return "\n".join(self._line(n, p) for n, p in enumerate(passages, start=1)) or NOTHING_FOUND
 
     def _line(self, number: int, passage: Passage) -> str:
         # white space is folded: a line end inside a passage could look like the start of another one
@@ -141,6 +144,8 @@ class SearchEnvironment:
         return f"Doc {number}{gap}(Title: {title}) {text}" if title else f"Doc {number} {text}"
 
 
+_SHOWN = 8
+"""Passages of a sample of results."""
 SERVER_S = 3.0
 """Deadline of a search server in a dry run, in seconds."""
 
@@ -292,6 +297,12 @@ class MultihopTasks(QuestionFiles):
 
     def texts(self, tags: Tags) -> Iterable[str]:
         return super().texts(tags) if self.corpus is None else passage_texts(open_passages(self.corpus))
+
+    def results(self) -> Sequence[str]:
+        if self.corpus is None or not Path(self.corpus).exists():
+            return ()
+        style = SearchEnvironment({}, passage_words=self.passage_words, style=self.style)
+        return [style.shown([passage]) for passage in first_passages(self.corpus, _SHOWN)]
 
     def check_search(self) -> str:
         if self.corpus is not None:

@@ -149,6 +149,10 @@ class TasksConfig(Config):
         """The same tasks, made as cheaply as possible."""
         return self
 
+    def results(self) -> Sequence[str]:
+        """A sample of what the environment replies, for a check of the tokenizer; empty: not known without running."""
+        return ()
+
     def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
         """The metrics of an attempt at the task, by name: those of one without answer, and of one that is right."""
         environment = self.around(source.environment)

@@ -15,7 +15,7 @@ from typing import Any
 
 from mem1.dialogue import Dialogue, open_dialogue
 from mem1.endpoint.config import MADE_BY, AgentConfig
-from mem1.engines.codec import Codec, check_words
+from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.envs.tasks import QuestionTasks
 from mem1.errors import UserError
 from mem1.net.web_server import check_packages
@@ -30,6 +30,7 @@ from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.writers import check_writers
 from mem1.training.weights.policy import SHIPPED, policy_folder
+from mem1.training.weights.tokenizers import words_of
 
 SERVER_S = 3.0
 """Seconds within which a server must answer."""
@@ -54,6 +55,7 @@ def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
         _checked("tasks", lambda: _tasks(config)),
         *([_checked("trajectories", lambda: _trajectories(config, sft))] if sft and sft.trajectories else []),
         _checked("search", config.tasks.check_search),
+        _checked("results", lambda: _results(config)),
         *([_checked("agent", lambda: _agent(agent))] if agent is not None else []),
         *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
         *([_checked("writers", lambda: check_writers(config.writers))] if config.writers else []),
@@ -116,8 +118,7 @@ def _tasks(config: Recipe) -> str:
     trains = config.sft is not None or config.rl is not None
     source = tasks.few().source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
-    folder = _folder(config)
-    codec = None if folder is None or not (folder / "tokenizer.json").is_file() else Codec.load(folder)
+    codec = _codec(config)
     for objectives in sizes:
         drawn = source.tasks(objectives=objectives, count=1, seed=config.seed)
         if codec is not None:
@@ -126,6 +127,27 @@ def _tasks(config: Recipe) -> str:
         if config.rl is not None and config.agent is None and not isinstance(config.tasks, QuestionTasks):
             config.rl.algorithm.check(drawn[0], partial(config.tasks.measured, source, drawn[0], tags))
     return f"drawn with {', '.join(map(str, sizes))} objectives"
+
+
+def _results(config: Recipe) -> str:
+    """Encode a sample of what the environment replies."""
+    codec, shown = _codec(config), config.tasks.results()
+    if codec is None or not shown:
+        return "not known before the run"
+    share = unknown_share(codec, shown, vocabulary(config.vocabulary))
+    finding = unknown_words(share, "results", config.model.name)
+    if share >= REFUSED:
+        raise UserError(finding)
+    return finding if share >= NAMED else "the tokenizer knows their words"
+
+
+def _codec(config: Recipe) -> Codec | None:
+    """The tokenizer of the recipe's model; None: it is missing, or will be trained on the tasks' texts."""
+    if (new := config.model.new) is not None:
+        tags = vocabulary(config.vocabulary)
+        return None if new.tokenizer == "bpe" else Codec(words_of(new.tokenizer, tags, new.labels))
+    folder = policy_folder(config.model.path or SHIPPED)
+    return Codec.load(folder) if (folder / "tokenizer.json").is_file() else None
 
 
 def _agent(agent: AgentConfig) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -37,7 +37,14 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
     Raises UserError, with file and line (Parquet: row), for a missing or truncated file, a passage without id or
     text, or a repeated id.
     """
-    passages: list[Passage] = []
+    passages = list(passages_in(path))
+    if not passages:
+        raise UserError(f"{path} holds no passage; each line must be an object with id, title and text")
+    return passages
+
+
+def passages_in(path: str | os.PathLike[str]) -> Iterator[Passage]:
+    """The passages of a corpus file one after the other. Raises UserError as `read_passages` does, for those read."""
     line_of: dict[str, int] = {}
     records = read_rows(path, _COLUMNS) if is_parquet(path) else read_objects(path)
     for line, record in records:
@@ -48,10 +55,7 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
         if passage.id in line_of:
             raise UserError(f"{path}:{line}: passage id {passage.id!r} is already used on line {line_of[passage.id]}")
         line_of[passage.id] = line
-        passages.append(passage)
-    if not passages:
-        raise UserError(f"{path} holds no passage; each line must be an object with id, title and text")
-    return passages
+        yield passage
 
 
 def _passage(record: Mapping[str, Any]) -> Passage:

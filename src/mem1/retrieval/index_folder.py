@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +29,7 @@ from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval import Retriever
-from mem1.retrieval.corpus import PASSAGES, StoredPassages, read_passages
+from mem1.retrieval.corpus import PASSAGES, StoredPassages, passages_in, read_passages
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
@@ -174,6 +175,11 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
     _loader(folder)
     with understood(folder, kind=str(index_kind(folder))):
         return StoredPassages(folder)
+
+
+def first_passages(path: str | os.PathLike[str], count: int) -> list[Passage]:
+    """The first `count` of them, without reading the rest of a file."""
+    return list(open_passages(path)[:count]) if os.path.isdir(path) else list(islice(passages_in(path), count))
 
 
 def read_corpus(path: str | os.PathLike[str]) -> Sequence[Passage]:

@@ -178,10 +178,12 @@ def make_stages(
 def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -> None:
     """Draw a task of each size: faulty files, impossible sizes, unknown words and what an algorithm needs and attempts
     lack must fail before training starts."""
+    results = config.tasks.results
     sampled = {n for phase in (config.rl.curriculum if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sampled.union(config.demonstrated)):
         (task,) = source.tasks(objectives=objectives, count=1, seed=config.seed)
-        check_words(codec, [task], tags, whose=config.model.name)
+        check_words(codec, [task], tags, whose=config.model.name, results=results)
+        results = tuple  # they are said once
         if config.rl is not None and config.agent is None and objectives in sampled:  # an agent measures by itself
             config.rl.algorithm.check(task, partial(config.tasks.measured, source, task, tags))
 
