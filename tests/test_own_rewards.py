@@ -64,7 +64,7 @@ def test_a_number_of_any_library_is_a_reward_and_a_metric(value: Any):
     assert read(Outcome(value)).reward == read(value).reward == own
 
 
-@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=lambda value: type(value).__name__)
 def test_anything_else_is_an_error_that_names_task_and_attempt(value: Any):
     with pytest.raises(ValueError, match="not a finite number"):
         number(value)
