@@ -256,9 +256,8 @@ def test_unknown_vocabulary_names_the_known_ones():
     known += [PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF]
     known += [PAPER_NOTES_RECALL, RELEASED_NOTES_RECALL, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
     assert [vocabulary(name) for name in VOCABULARIES] == known
-    with pytest.raises(
-        UserError, match=r"'papre'; known: paper, released, paper-web, released-web, paper-summary, released-summary"
-    ):
+    names = "paper, released, paper-web, released-web, paper-summary, released-summary"
+    with pytest.raises(UserError, match=rf"'papre' \(did you mean paper\?\); known: {names}"):
         vocabulary("papre")
 
 
