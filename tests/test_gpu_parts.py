@@ -146,5 +146,5 @@ def test_dependencies_that_are_missing_or_of_another_version_are_named(monkeypat
     assert gpu.lacking() == []
     monkeypatch.setattr(gpu.metadata, "version", version)
     missing, old = gpu.lacking()
-    assert missing == "bm25s>=0.2.7"
+    assert missing.startswith("bm25s>=")
     assert old.startswith("torch") and old.endswith("(not 2.9.0)")
