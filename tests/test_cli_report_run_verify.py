@@ -104,6 +104,11 @@ class TestVerify:
         assert {check["verdict"] for check in checks.values()} == {"passed"}
         assert checks["re-encoded tokens"]["compared"] > 0
 
+    def test_a_trained_policy_passes_though_its_gradients_are_small(self):
+        result = call("verify", "atlas-quick", "model.attention=blocks", "--limit", 3, "--attempts", 3, "--json")
+        failed = {c["name"]: c["measured"] for c in json.loads(result.stdout)["checks"] if c["verdict"] == "failed"}
+        assert failed == {} and result.exit_code == 0
+
     def test_exit_code_1_where_a_check_fails_and_the_table_fits_80_columns(self, policy, monkeypatch):
         monkeypatch.setattr("mem1.training.checks.SAMPLER_LIMIT", -1.0)  # which nothing can meet
         result = call("verify", "--model", policy, *QUICK, "context=fold(3)")

@@ -126,6 +126,11 @@ VERLS = {"verl", "ray", "transfer_queue", "hydra", "omegaconf", "tensordict"}
 NEED_VERL = {"agent_loop.py", "register.py"}
 
 
+def test_bm25s_is_imported_in_one_place_which_hides_jax_from_it():
+    importing = [p.name for p in FILES if any(m.partition(".")[0] == "bm25s" for m in imported_modules(p))]
+    assert importing == ["lexical.py"]
+
+
 def test_verl_is_imported_by_the_files_that_it_loads_alone():
     for path in FILES:
         modules = set(imported_modules(path))

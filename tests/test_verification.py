@@ -38,6 +38,7 @@ from mem1.training.checks import (
     packed_check,
     reencoding_check,
     relative_difference,
+    rounding_limit,
     sampler_checks,
     wrong_targets,
 )
@@ -210,6 +211,22 @@ def test_halves_with_a_denominator_each_do_not_add_up(model, source):
     apart = [compute(model, [part], temperature=1.0, packed=True).gradient for part in parts]
     summed = [torch.stack(tensors).sum(0) for tensors in zip(*apart, strict=True)]
     assert micro_batch_check(summed, whole, batches=1).verdict == "failed"
+
+
+def test_a_gradient_may_be_as_far_off_as_the_precision_makes_unpacked_turns_but_no_further():
+    # a policy that is sure of its tokens: 1 - p has few digits left in float32
+    gap = torch.tensor([1e-5, 3e-5, 7e-5], dtype=torch.float64)
+    exact = [gap]
+    alone = [(1 - (1 - gap).float()).double()]
+    noise = relative_difference(alone, exact)
+    assert 2.5e-5 < noise < 1e-2
+    assert rounding_limit(alone, exact) == pytest.approx(max(1e-4, 4 * noise))
+    assert rounding_limit(exact, exact) == 1e-4
+    packed, wrong = [2 * exact[0] - alone[0]], [1.05 * gap]
+    limit = rounding_limit(alone, exact)
+    assert gradient_check(packed, alone, precision="float32", limit=limit).passed
+    assert gradient_check(wrong, alone, precision="float32", limit=limit).failed
+    assert micro_batch_check(packed, alone, batches=1, limit=limit).passed
 
 
 def test_differences_by_hand():

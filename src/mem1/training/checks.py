@@ -106,11 +106,22 @@ def gradient_check(packed: Sequence[Tensor], alone: Sequence[Tensor], *, precisi
     return Check(f"packed gradient, {precision}", measured, limit, "relative", compared, explanation)
 
 
-def micro_batch_check(parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int) -> Check:
+def micro_batch_check(
+    parts: Sequence[Tensor], whole: Sequence[Tensor], *, batches: int, limit: float = ROUNDING_LIMIT
+) -> Check:
     """The gradient of half groups against that of whole groups; `batches` is the number of groups that were cut."""
     explanation = "gradient of each group in two halves, same denominator, against the group as a whole"
     measured = relative_difference(parts, whole)
-    return Check("micro-batches add up", measured, ROUNDING_LIMIT, "relative", batches, explanation)
+    return Check("micro-batches add up", measured, limit, "relative", batches, explanation)
+
+
+def rounding_limit(alone: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """How far a gradient may be from that of unpacked turns in the model's own precision, given the latter in float64.
+
+    A policy that is nearly sure of its tokens has small gradients, sums of numbers that cancel: unpacked turns then
+    differ by more than ROUNDING_LIMIT from themselves in float64, and the tree, which adds in another order, as much.
+    """
+    return max(ROUNDING_LIMIT, 4 * relative_difference(alone, exact))
 
 
 def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:

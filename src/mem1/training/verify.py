@@ -62,6 +62,7 @@ from mem1.training.checks import (
     packed_check,
     reencoding_check,
     relative_difference,
+    rounding_limit,
     sampler_checks,
 )
 from mem1.training.gradients.actor_critic import ActorCritic
@@ -129,12 +130,14 @@ def verify(
     of_gradients: list[Check] = []
     if gradients:
         report("packed, in micro-batches")
-        parts = compute(model, halves(attempts), temperature=temperature, packed=True, attention=attention)
+        cut = halves(attempts)
+        parts = compute(model, cut, temperature=temperature, packed=True, attention=attention)
         report("whole optimiser steps")
+        rounding = rounding_limit(alone.gradient, exact_alone.gradient)
         of_gradients = [
             gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
-            gradient_check(packed.gradient, alone.gradient, precision=own, limit=ROUNDING_LIMIT),
-            micro_batch_check(parts.gradient, packed.gradient, batches=len(halves(attempts)) - len(attempts)),
+            gradient_check(packed.gradient, alone.gradient, precision=own, limit=rounding),
+            micro_batch_check(parts.gradient, packed.gradient, batches=len(cut) - len(attempts), limit=rounding),
             *step_checks(exact, groups, temperature=temperature, attention=attention, dialogue=dialogue),
         ]
     trees = [pack(group) for group in attempts]
