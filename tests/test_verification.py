@@ -222,6 +222,7 @@ def test_a_gradient_may_be_as_far_off_as_the_precision_makes_unpacked_turns_but_
     assert 2.5e-5 < noise < 1e-2
     assert rounding_limit(alone, exact) == pytest.approx(max(1e-4, 4 * noise))
     assert rounding_limit(exact, exact) == 1e-4
+    assert rounding_limit([0.5 * gap], exact) == 1e-2, "no rounding does that"
     packed, wrong = [2 * exact[0] - alone[0]], [1.05 * gap]
     limit = rounding_limit(alone, exact)
     assert gradient_check(packed, alone, precision="float32", limit=limit).passed

@@ -120,8 +120,9 @@ def rounding_limit(alone: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 
     A policy that is nearly sure of its tokens has small gradients, sums of numbers that cancel: unpacked turns then
     differ by more than ROUNDING_LIMIT from themselves in float64, and the tree, which adds in another order, as much.
+    Beyond a hundredth it is no longer rounding, but two computations.
     """
-    return max(ROUNDING_LIMIT, 4 * relative_difference(alone, exact))
+    return min(max(ROUNDING_LIMIT, 4 * relative_difference(alone, exact)), 1e-2)
 
 
 def relative_difference(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
