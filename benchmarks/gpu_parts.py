@@ -248,7 +248,10 @@ def sampling(here: Here) -> None:
         engine = LocalEngine(model, Codec(atlas_tokenizer(PAPER)), ["a stop string that never comes"])
         engine.stops = lambda token, sampled: False  # type: ignore[method-assign]
         with here.peak() as peak:
-            seconds = here.best(partial(engine.complete, contexts, max_tokens=budgets, sampling=Sampling()), repeats=1)
+            engine.complete(contexts, max_tokens=[2] * len(contexts), sampling=Sampling())  # kernels are chosen
+            start = here.clock()
+            engine.complete(contexts, max_tokens=budgets, sampling=Sampling())
+            seconds = here.clock() - start
             count = counted([last], pack_tokens=sys.maxsize, packed=False)
             flops = sum(sampling_flops(network, count).values())
             rates = here.rates(tokens=sum(budgets), flops=flops, seconds=seconds)

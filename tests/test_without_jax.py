@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-
-import pytest
-
-import mem1.lexical
 
 SOURCE = Path(__file__).parents[1] / "src"
 JAX = """
@@ -86,12 +80,3 @@ def test_no_command_and_no_module_imports_jax_or_a_numba_that_is_broken(tmp_path
     assert not recorded.exists(), recorded.read_text()
     subprocess.run([sys.executable, "-c", "import jax"], env=variables, check=True)
     assert recorded.exists(), "the package that records is the one that would have been imported"
-
-
-def test_a_jax_that_is_loaded_already_stays_and_none_is_left_behind(monkeypatch: pytest.MonkeyPatch):
-    loaded = ModuleType("jax")
-    monkeypatch.setitem(sys.modules, "jax", loaded)
-    monkeypatch.delitem(sys.modules, "numba", raising=False)
-    importlib.reload(mem1.lexical)
-    assert sys.modules["jax"] is loaded
-    assert "numba" not in sys.modules
