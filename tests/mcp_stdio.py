@@ -6,12 +6,18 @@ python tests/mcp_stdio.py garbage    writes lines that are no messages before ea
 python tests/mcp_stdio.py silent     never answers
 python tests/mcp_stdio.py broken     writes to stderr and ends
 python tests/mcp_stdio.py endless    its list of tools has another page, always
+python tests/mcp_stdio.py crowd      its list of tools has 1,001 on one page
+python tests/mcp_stdio.py huge       descriptions of 20 MB, a schema of 1 MB, and results of 50 MB
+python tests/mcp_stdio.py flood      a result of 70 MB, on a line without an end
+python tests/mcp_stdio.py deaf       goes on when its input ends, and when it is told to end (SIGTERM)
+python tests/mcp_stdio.py mute       the same, and never answers
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -24,7 +30,13 @@ def text(words: str, failed: bool = False) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": words}], "isError": failed}
 
 
-def called(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def called(name: str, given: dict[str, Any], how: str) -> dict[str, Any]:
+    if how == "huge":
+        return text("\u4e2d" + "x" * (50 << 20), failed=name == "fails")
+    if how == "flood":
+        sys.stdout.write("x" * (70 << 20))
+        sys.stdout.flush()
+        time.sleep(60)
     if name == "add":
         return {"content": [], "structuredContent": {"sum": given["a"] + given["b"]}}
     if name == "slow":
@@ -44,18 +56,24 @@ def answer(method: str, params: dict[str, Any], how: str) -> dict[str, Any] | No
         server = {"name": "scripted", "version": "1"}
         return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": server}
     if method == "tools/list":
-        schemas = {name: {"type": "object"} for name in NAMES} | {"add": NUMBERS}
+        names = [f"tool{number}" for number in range(1_001)] if how == "crowd" else NAMES
+        schemas = {name: {"type": "object"} for name in names} | {"add": NUMBERS}
         tools = [{"name": n, "description": f"Does {n}.", "inputSchema": schema} for n, schema in schemas.items()]
+        if how == "huge":
+            tools[0]["description"] += "x" * (20 << 20)
+            tools[1]["inputSchema"] = {"type": "object", "description": "x" * (1 << 20)}
         return {"tools": tools, **({"nextCursor": "more"} if how == "endless" else {})}
-    return called(params["name"], params.get("arguments") or {}) if method == "tools/call" else None
+    return called(params["name"], params.get("arguments") or {}, how) if method == "tools/call" else None
 
 
 def main(how: str) -> None:
     if how == "broken":
         sys.exit("first line\nNo module named 'numpy\x1b[31m'")
+    if how in ("deaf", "mute"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)
-        if "id" not in request or how == "silent":
+        if "id" not in request or how in ("silent", "mute"):
             continue
         if how == "garbage":
             print('Loading ...\n{"jsonrpc": 7}\n\x1b[31m[]', flush=True)
@@ -64,6 +82,8 @@ def main(how: str) -> None:
         unknown = {"error": {"code": -32601, "message": "Method not found"}}
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **({"result": result} if result else unknown)}))
         sys.stdout.flush()
+    while how in ("deaf", "mute"):
+        time.sleep(60)
 
 
 if __name__ == "__main__":

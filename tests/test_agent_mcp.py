@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 import uvicorn
 from mcp_stdio import NAMES
 from scripted import Script, calls, results, said
-from servers import wait_for
+from servers import app_in_a_thread, wait_for
 
 import mem1
 from mem1.agent import McpServer
@@ -111,7 +113,9 @@ def test_two_servers_with_the_same_tools_and_a_choice_among_them():
     [
         (McpServer(f"{SERVER} broken"), "does not answer: .*; it wrote: No module named 'numpy \\[31m'$"),
         (McpServer(f"{SERVER} silent", timeout_s=0.5), "does not answer: no answer within 0.5 s$"),
+        (McpServer(f"{SERVER} mute", timeout_s=0.5), "does not answer: no answer within 0.5 s$"),
         (McpServer(f"{SERVER} endless"), "does not list its tools: ValueError: more than 1,000"),
+        (McpServer(f"{SERVER} crowd"), "does not list its tools: ValueError: more than 1,000"),
         (McpServer("no-such-command-7 --x"), "does not answer: FileNotFoundError"),
         (McpServer("http://127.0.0.1:9/mcp", timeout_s=5), "does not answer"),
         (McpServer(SERVER, only=("add", "sub")), "has no tool sub; it has add, shout"),
@@ -131,6 +135,8 @@ def test_what_is_no_server_is_refused_at_once():
             McpServer(text)
     with pytest.raises(UserError, match="must be above 0"):
         McpServer("x", timeout_s=0)
+    with pytest.raises(UserError, match="must be at least 1"):
+        McpServer("x", result_chars=0)
 
 
 def test_a_late_result_is_an_error_and_servers_end_with_their_agent():
@@ -141,6 +147,84 @@ def test_a_late_result_is_an_error_and_servers_end_with_their_agent():
         (late,) = results(agent)
         assert late.startswith("error: the MCP server gives no result: ") and len(alive(mark)) == 1
     assert alive(mark) == []
+
+
+def test_connecting_counts_against_the_time_of_the_run_and_leaves_nothing_behind():
+    mark = f"mute-{os.getpid()}"
+    agent = mem1.Agent(Script(said("never")), tools=[McpServer(f"{SERVER} mute {mark}")], timeout_s=0.5)
+    with pytest.raises(UserError, match=r"does not answer: no answer within 0\.\d+ s, all that timeout_s leaves$"):
+        agent.run("go")
+    assert alive(mark) == []
+
+
+HUGE = """
+import json, resource, sys
+from mem1.agent.background import Background
+from mem1.agent.mcp_tools import McpServer
+from mem1.agent.tools import outcome_of
+
+import mcp, pydantic_core
+background = Background()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+tools = {tool.name: tool for tool in McpServer(sys.argv[1], result_chars=1000).tools(background)}
+add, shout = tools["add"], tools["shout"]
+results = [outcome_of(tools, name, "{}") for name in ("search", "fails")]
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+background.close()
+print(json.dumps([grown, add.description, shout.description, shout.parameters, [r.text for r in results]]))
+"""
+
+
+def test_results_descriptions_and_schemas_of_many_megabytes_are_cut_and_say_so():
+    done = subprocess.run([sys.executable, "-c", HUGE, f"{SERVER} huge"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    grown, description, beside, schema, results = json.loads(done.stdout)
+    assert description == f"Does add.{'x' * 3_991}\n[cut: the first 4,000 of 20,971,529 characters]"
+    assert beside.startswith("Does shout.\n[the schema of its arguments is left out, 1,048,")
+    assert schema == {"type": "object"}
+    cut = f"\u4e2d{'x' * 999}\n[cut: the first 1,000 of 52,428,801 characters; McpServer(result_chars=...) keeps more]"
+    assert results == [cut, f"error: {cut}"]
+    assert grown < 700, "MB, of a message of 50 MB: its bytes, its text, and what the client's package makes of it"
+
+
+def test_a_message_beyond_any_limit_ends_the_connection():
+    model = Script(calls(("search", "{}")), calls(("add", "{}")), said("well"))
+    with mem1.Agent(model, tools=[McpServer(f"{SERVER} flood")]) as agent:
+        agent.run("go")
+    why = "error: the MCP server gives no result: it wrote a message of more than 67,108,864 bytes"
+    assert results(agent) == [why, why]
+
+
+ALONE = """
+import sys, time
+import mem1
+server = mem1.McpServer(sys.argv[1])
+agent = mem1.Agent(lambda messages, tools: {"role": "assistant", "content": "well"}, tools=[server])
+agent.run("go")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_no_server_outlives_a_program_that_is_killed_even_one_that_hears_nothing():
+    mark = f"deaf-{os.getpid()}"
+    command = [sys.executable, "-c", ALONE, f"{SERVER} deaf {mark}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ours:
+        assert ours.stdout is not None and ours.stdout.readline() == "ready\n"
+        assert any("mcp_stdio" in line and "import mem1" not in line for line in alive(mark))
+        ours.kill()
+    wait_for(lambda: alive(mark) == [])
+
+
+def test_an_answer_over_http_beyond_any_limit_is_refused():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        for _ in range(70):
+            await send({"type": "http.response.body", "body": b" " * (1 << 20), "more_body": True})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with app_in_a_thread(app, accepts=None) as url, pytest.raises(UserError, match="more than 67,108,864 bytes"):
+        mem1.Agent(Script(said("never")), tools=[McpServer(url, timeout_s=30)]).run("go")
 
 
 def test_a_command_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch):

@@ -80,7 +80,7 @@ class Agent:
     bounds          limits of tool results, state and prompt
     prices          a name of mem1.prices.PRICE_CLASSES, or your own: for costs and fold(auto)
     max_turns       most replies of the model in a run
-    timeout_s       time limit of a run; None: none
+    timeout_s       time limit of a run, connecting to MCP servers included; None: none
     events          a file for one JSON line per event of the memory
 
     Raises UserError for what does not fit together.
@@ -183,10 +183,10 @@ class Agent:
         if not self._working.acquire(blocking=False):
             raise UserError("this agent is already at work; end that run first, or make another agent")
         try:
+            self._ends = None if self._timeout_s is None else time.monotonic() + self._timeout_s
             tools = self._connected()
             before = len(self._messages)
             self._begin(task)
-            self._ends = None if self._timeout_s is None else time.monotonic() + self._timeout_s
             try:
                 yield from self._turns(tools, streaming=streaming)
             except ModelFailed:
@@ -334,7 +334,8 @@ class Agent:
         try:
             for server in self._given:
                 if isinstance(server, McpServer):
-                    tools |= {tool.name: tool for tool in server.tools(self._background, tools)}
+                    taken = server.tools(self._background, tools, within_s=self._left_s())
+                    tools |= {tool.name: tool for tool in taken}
         except BaseException:
             self._background.close()  # the next run starts all of them
             raise

@@ -29,17 +29,22 @@ class Background:
         self._contexts: list[tuple[asyncio.Event, Future[None]]] = []
         self._close: Callable[[], Any] = lambda: None
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, or what it raised."""
-        return self._begin(work).result()
+    def wait(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """The result of a coroutine, or what it raised; concurrent.futures.TimeoutError where it takes longer."""
+        working = self._begin(work)
+        try:
+            return working.result(timeout_s)
+        except TimeoutError:
+            working.cancel()
+            raise
 
     def enter(self, context: AbstractAsyncContextManager[T], timeout_s: float) -> T:
         """What the context gives. It is entered and left in one task, as the libraries of MCP need it.
 
-        Raises what entering it raises, and concurrent.futures.TimeoutError.
+        Raises what entering it raises, and concurrent.futures.TimeoutError; the context has been left then.
         """
         entered: Future[T] = Future()
-        leave = asyncio.Event()
+        leave, left = asyncio.Event(), threading.Event()
 
         async def hold() -> None:
             try:
@@ -50,12 +55,15 @@ class Background:
                 if entered.done():
                     raise
                 entered.set_exception(error)
+            finally:
+                left.set()
 
         held = self._begin(hold())
         try:
             value = entered.result(timeout_s)
         except BaseException:
             held.cancel()
+            left.wait(_CLOSING_S)
             raise
         self._contexts.append((leave, held))
         return value

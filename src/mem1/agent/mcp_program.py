@@ -1,0 +1,159 @@
+"""A program that speaks MCP over its stdin and stdout, as a transport for the official client.
+
+    async with program(["python", "my_server.py"], env={}, complaint=Complaint()) as (messages, requests): ...
+
+The client's own transport adds every piece of a line to what it has of it, which takes minutes for 50 MB, and it leaves
+a server behind that ignores the end of its input when this process is killed. Here a line is read in one go, up to a
+limit, and the program ends with this process, with all that it has started: where this process is killed (kill -9), a
+watcher sees the end of its own input and kills the program. Not covered are programs that leave their process group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mem1.net.exchange import one_line
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+LONGEST_MESSAGE = 64 << 20
+"""Bytes of a message. A longer one ends the connection."""
+_KEPT = 2_000
+"""Bytes that are kept of what a program writes to stderr."""
+_GRACE_S = 2.0
+"""For a program to end by itself when its input ends."""
+_WATCH = "import os, signal, sys\nif not sys.stdin.buffer.read(1): os.killpg(int(sys.argv[1]), signal.SIGKILL)"
+
+
+class Complaint:
+    """What a program writes to stderr, of which the end is kept."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.file: TextIO = os.fdopen(writing, "w")
+        self.ended = ""
+        """Why its messages are not read any more; empty: they are, or it has ended."""
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="mem1-mcp", daemon=True)
+        self._thread.start()
+
+    @property
+    def last_line(self) -> str:
+        """The last line of a server that has ended; "": it wrote nothing."""
+        self._thread.join(0.5)  # else its last words are still on their way
+        lines = [one_line(line) for line in self._kept.decode("utf-8", "replace").splitlines()]
+        return next(filter(None, reversed(lines)), "")
+
+    def _read(self, reading: int) -> None:
+        with open(reading, "rb", buffering=0) as pipe:
+            while piece := pipe.read(_KEPT):
+                self._kept = (self._kept + piece)[-_KEPT:]
+
+
+@contextlib.asynccontextmanager
+async def program(
+    command: Sequence[str], *, env: Mapping[str, str], complaint: Complaint, longest: int = LONGEST_MESSAGE
+) -> AsyncIterator[TransportStreams]:
+    """Streams of a program that runs inside the block. Raises OSError and ValueError where it cannot be started.
+
+    `env`: variables beside those that the official client lets servers inherit.
+    """
+    import anyio
+    from mcp.client.stdio import get_default_environment
+    from mcp.shared.message import SessionMessage
+
+    pipe, own = subprocess.PIPE, {**get_default_environment(), **env}
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=complaint.file, env=own, start_new_session=True)
+    try:
+        watcher = _watcher(process.pid)
+    except BaseException:
+        _kill(process)
+        raise
+    loop = asyncio.get_running_loop()
+    to_client, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    requests, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+    lines: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        with process.stdout, contextlib.suppress(Exception):  # the loop has ended, or the client has left
+            while line := process.stdout.readline(longest + 1):
+                if len(line) > longest:
+                    complaint.ended = f"it wrote a message of more than {longest:,} bytes"
+                    break
+                asyncio.run_coroutine_threadsafe(to_client.send(_read(line)), loop).result()
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(to_client.close)
+
+    def write() -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # a program that has ended reads nothing
+            while (line := lines.get()) is not None:
+                process.stdin.write(line)
+                process.stdin.flush()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+    async def pass_on() -> None:
+        async for request in from_client:
+            lines.put(request.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    # no threads of an executor: Python waits for those when it ends, and a program need not read or write
+    for work in (read, write):
+        threading.Thread(target=work, name="mem1-mcp", daemon=True).start()
+    passing = asyncio.ensure_future(pass_on())
+    try:
+        yield messages, requests
+    finally:
+        try:
+            passing.cancel()
+            lines.put(None)
+            messages.close()
+            await _end(process)
+        finally:
+            _kill(process)
+            watcher.communicate(b".")
+
+
+def _read(line: bytes) -> Any:
+    """A message, or why it is none."""
+    import mcp_types
+    from mcp.shared.message import SessionMessage
+
+    try:
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error
+
+
+def _watcher(number: int) -> subprocess.Popen[bytes]:
+    """A process that kills the process group when this process has ended without a word."""
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCH, str(number)],
+        stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True,
+    )  # fmt: skip
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a program has ended, which has been told."""
+    ends = asyncio.get_running_loop().time() + _GRACE_S
+    while process.poll() is None and asyncio.get_running_loop().time() < ends:
+        await asyncio.sleep(0.01)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The program, and what it has left behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
