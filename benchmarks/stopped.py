@@ -145,8 +145,9 @@ def stopped(phase: Phase, after: float, corpus: Path, out: Path) -> Stopped:
         if process.poll() is None:
             cpu += cpu_of(process.pid)
             os.killpg(process.pid, signal.SIGINT)
-        said = process.communicate()[1]
+        process.wait()
         seconds = time.monotonic() - begun
+        said = process.communicate()[1]  # its helpers may end a little later
     if not entered:
         raise SystemExit(f"{phase.name}: {' '.join(command)} never got there:\n{said[-2000:]}")
     return Stopped(seconds, cpu_of_ended() - cpu, process.returncode, last_line(said.splitlines()))

@@ -226,3 +226,19 @@ def test_a_report_needs_a_run(terminal: Terminal, tmp_path: Path):
 def test_the_module_runs_as_a_program():
     done = subprocess.run([sys.executable, "-m", "mem1", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"mem1 {mem1.__version__}\n"
+
+
+def test_warnings_of_other_packages_do_not_reach_the_user():
+    code = """
+import logging
+from mem1.cli.main import main
+try:
+    main(["--version"])
+except SystemExit:
+    pass
+logging.getLogger("bitsandbytes.backends.cpu.ops").warning("Failed to load a kernel from kernels-community")
+logging.getLogger("mem1.training").warning("ours")
+logging.getLogger("others").error("an error of others")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["ours", "an error of others"]

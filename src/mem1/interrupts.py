@@ -28,7 +28,7 @@ from typing import Any
 
 from mem1.errors import UserError
 
-GRACE_S = 2.5
+GRACE_S = 2.0
 """Seconds from the signal until work that has reached no border is broken off."""
 _AGAIN_S = 1.0
 """Seconds until it is tried again: an exception that is raised in a destructor or a callback is lost."""

@@ -28,7 +28,7 @@ from mem1.bench.results import RESULT, TASKS, Attempt, Result, Spent, save_resul
 from mem1.bench.suites import Cell, Drawing, Suite
 from mem1.durable import write_file
 from mem1.errors import UserError
-from mem1.interrupts import saying_what_is_saved
+from mem1.interrupts import GRACE_S, saying_what_is_saved
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.lock import alone_in
 from mem1.net.spending import LimitReached
@@ -232,7 +232,7 @@ def _saying_what_is_saved(folder: Path, done: Callable[[], int], of: int) -> Ite
         return f"{done()} of {of} attempts are done and saved in {folder}"
 
     again = "repeat the command to go on"
-    notice = "Stopping: requests under way have 3 seconds to finish; press Ctrl-C again to stop at once."
+    notice = f"Stopping: requests under way have {GRACE_S:.0f} seconds to finish; press Ctrl-C again to stop at once."
     try:
         with saying_what_is_saved("attempting tasks", saved, again, notice) as stop:
             yield lambda: stop.requested

@@ -9,9 +9,12 @@ libraries are loaded by the command that needs them.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import functools
+import gc
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -104,7 +107,7 @@ _M_MMAP_THRESHOLD = -3
 
 
 def prepare() -> None:
-    """Waiting threads sleep, large tensors are recycled, and nothing is fetched from a hub.
+    """Waiting threads sleep, large tensors are recycled, nothing is fetched from a hub, and other packages are quiet.
 
     OpenMP's spinning costs several times on a shared machine. glibc gives every large block back to the kernel
     at once; keeping it about doubles the speed of training a small model on a CPU.
@@ -113,6 +116,9 @@ def prepare() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    atexit.register(gc.freeze)  # the interpreter's end would look for cycles in all that torch holds, for over a second
+    if logging.lastResort is not None:
+        logging.lastResort.addFilter(_matters)
     if sys.platform == "linux":
         try:
             mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -120,6 +126,11 @@ def prepare() -> None:
             return  # another C library: slower, otherwise the same
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Whether a message is the user's concern: bitsandbytes warns where it lacks a kernel that nothing here needs."""
+    return record.name.partition(".")[0] == "mem1" or record.levelno >= logging.ERROR
 
 
 app = typer.Typer(

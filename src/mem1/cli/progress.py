@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -30,7 +31,7 @@ _LABELS = {
     "turns": "turns",
     "peak_tokens": "peak",
 }
-"""Metric -> its label in the line of a training, the most telling first: a narrow terminal cuts the end."""
+"""Metric -> its label in the line of a training, the most telling first."""
 _SKIPPED = {
     "skipped_too_few": "skipped: too few attempts left to compare",
     "skipped_equal": "skipped: no attempt has anything to teach",
@@ -87,22 +88,31 @@ def table(
     return shown
 
 
+class _Lines(Progress):
+    """A bar in each line, and its note beside it, or below it where the terminal is too narrow."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        shown = [task for task in self.tasks if task.visible]
+        lines = self.console.render_lines(self.make_tasks_table(shown), pad=False) if shown else []
+        for task, line in zip(shown, lines, strict=True):
+            bar = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+            beside = bar.cell_len + 1 + cell_len(task.fields["note"]) <= self.console.width
+            yield bar.append(f"{' ' if beside else chr(10) + '  '}{task.fields['note']}" if task.fields["note"] else "")
+
+
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
-    """Live progress with time left. In a narrow terminal the note is cut, never bar, count or time."""
-    name = Column(no_wrap=True, overflow="ellipsis", max_width=24)
+    """Live progress with time left."""
+    name = Column(no_wrap=True, overflow="ellipsis", max_width=36)
     whole = Column(no_wrap=True)
-    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    with Progress(
+    with _Lines(
         TextColumn("{task.description}", table_column=name),
         BarColumn(bar_width=12, table_column=whole),
         MofNCompleteColumn(table_column=whole),
         TimeElapsedColumn(table_column=whole),
         TextColumn("left", table_column=whole),
         TimeRemainingColumn(table_column=whole),
-        TextColumn("{task.fields[note]}", table_column=rest),
         console=console,
-        expand=True,
     ) as progress:
         yield progress
 

@@ -28,7 +28,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
-from mem1.interrupts import Stop, saying_what_is_saved
+from mem1.interrupts import GRACE_S, Stop, saying_what_is_saved
 from mem1.lock import alone_in
 from mem1.net.threads import run_jobs
 from mem1.records import Task, Trajectory
@@ -242,7 +242,7 @@ def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterat
         done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
         return f"{done} of {of} tasks are done and saved in {folder}"
 
-    notice = "Stopping: running tasks have 3 seconds to finish; press Ctrl-C again to stop at once."
+    notice = f"Stopping: running tasks have {GRACE_S:.0f} seconds to finish; press Ctrl-C again to stop at once."
     again = "repeat the command to continue (a training run: --resume)"
     with saying_what_is_saved("evaluating", saved, again, notice) as stop:
         yield stop

@@ -26,7 +26,7 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.interrupts import Interrupted, Stop, interruptible, stopped_while
+from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
@@ -267,7 +267,7 @@ def train(
         writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
         ranks.on_each_rank(folder.check_seen)
         alone = ranks.size == 1  # others would wait for a rank that breaks off a step
-        notice = "Stopping: this step has 3 seconds to finish; " if alone else "Finishing this step; "
+        notice = f"Stopping: this step has {GRACE_S:.0f} seconds to finish; " if alone else "Finishing this step; "
         notice = f"{notice}press Ctrl-C again to stop at once." if ranks.rank == 0 else ""
         with (
             interruptible(notice, breakable=alone) as stop,
