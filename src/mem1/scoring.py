@@ -111,7 +111,7 @@ def number(value: Any) -> float:
     shape = getattr(value, "shape", None)
     plain = value.item() if shape == () and hasattr(value, "item") else value
     with suppress(TypeError, OverflowError):
-        if not shape and not isinstance(plain, (str, bytes)) and math.isfinite(plain):
+        if not shape and math.isfinite(plain):
             return plain if type(plain) is int else float(plain)
     raise ValueError(f"{' '.join(repr(value).split())[:80]}, not a finite number")
 

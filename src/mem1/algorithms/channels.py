@@ -306,6 +306,11 @@ def check_channels(channels: Sequence[Channel], task: Task, measured: Callable[[
         channel.check(task, metrics)
 
 
+def rehearsed(channels: Sequence[Channel]) -> tuple[Channel, ...]:
+    """The outcome, and what works on the tasks that stand in for the recipe's: they may measure other things."""
+    return (Outcome(), *(channel for channel in channels if not channel.demanding))
+
+
 class Channels(ClippedAlgorithm):
     """The weighted sum of some channels; the clipped surrogate."""
 
@@ -349,11 +354,6 @@ def _by_turn(channel: Channel, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         return channel.by_turn(attempts_G)
     whole = iter(channel.by_turn([x for x in attempts_G if x.trajectory.rerolled is None]))
     return [next(whole) if x.trajectory.rerolled is None else [0.0] * len(x.trajectory.turns) for x in attempts_G]
-
-
-def rehearsed(channels: Sequence[Channel]) -> tuple[Channel, ...]:
-    """The outcome, and what works on the tasks that stand in for the recipe's: they may measure other things."""
-    return (Outcome(), *(channel for channel in channels if not channel.demanding))
 
 
 def paid(channels: Sequence[Channel], attempt: Attempt) -> Tensor:
