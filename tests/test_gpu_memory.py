@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from test_training import config as config
+from typer.testing import CliRunner
 
 from mem1.api import load_recipe
-from mem1.cli.main import ended_by
+from mem1.cli.main import app, ended_by
+from mem1.engines.out_of_memory import memory_named
 from mem1.errors import UserError
 from mem1.planning.gpu_memory import check_fits
 from mem1.planning.networks import Setup
@@ -17,7 +20,6 @@ from mem1.planning.plan import make_plan
 from mem1.planning.step_time import cluster
 from mem1.protocol import PAPER
 from mem1.records import Task
-from mem1.training.loop.out_of_memory import memory_named
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
@@ -61,6 +63,16 @@ def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_
     assert check_fits(load_recipe("atlas-quick", "model.path=no/such"), free=1.0, device=L4) is None
 
 
+SAMPLED = "mem1.engines.local.LocalEngine.complete"
+DTYPE = 'set model.dtype = "bfloat16", or compute on the CPU (model.device = "cpu")'
+TRAIN = "train atlas-quick workers=1 rl.group_size=2 rl.curriculum=[{steps=1,objectives=[1]}] --no-evaluate"
+SFT = (
+    "train atlas-warm-start workers=1 model.new={hidden_size=32,layers=2,heads=2,feed_forward=32} sft.steps=1 "
+    "sft.tasks=1 sft.objectives=[1] rl=null --no-evaluate"
+)
+RECALL = "recall.steps=1 recall.tokens=128"
+
+
 class Full:
     """Tasks that no GPU has room for."""
 
@@ -82,9 +94,59 @@ def test_memory_that_runs_out_in_a_step_is_one_line_with_the_key_to_change(confi
     )
 
 
+def raising(*_: Any, **__: Any) -> Any:
+    raise FULL
+
+
+NEEDED = "(tried to allocate 2.32 GiB, beside 20.84 GiB of this process)"
+
+
+@pytest.mark.parametrize(
+    ("command", "broken", "doing", "change"),
+    [
+        ("eval --limit 1 --objectives 1", SAMPLED, "evaluating", DTYPE),
+        ("run --objectives 1", SAMPLED, "working on the task", DTYPE),
+        ("verify --limit 1", SAMPLED, "sampling", DTYPE),
+        (
+            "verify --limit 1",
+            "mem1.training.verify.compute",
+            "computing in float32 and float64",
+            "give fewer --attempts",
+        ),
+        (f"{TRAIN} rl.tasks_per_step=1", SAMPLED, "sampling", "set distributed.cpu_offload = true"),
+        (TRAIN, "mem1.training.loop.rl.RlStage.update", "training on the attempts", "lower rl.pack_tokens or set dist"),
+        (f"{SFT} {RECALL}", "mem1.training.loop.supervised.recall_loss", "training associative recall", "set distri"),
+        (
+            f"{SFT} recall=null",
+            "mem1.training.loop.supervised.flat_logprobs",
+            "training on demonstrations",
+            "lower sft.pack_tokens or",
+        ),
+    ],
+)
+def test_every_command_says_what_it_was_doing_what_it_needed_and_which_key_to_change(
+    command: str, broken: str, doing: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(broken, raising)
+    result = CliRunner().invoke(app, command.split(" "))
+    assert isinstance(result.exception, UserError), result.exception
+    (said,) = str(result.exception).splitlines()
+    assert said.startswith(f"the GPU's memory is full while {doing} {NEEDED}; {change}")
+
+
+def test_memory_that_the_driver_or_a_library_lacks_is_named_and_other_errors_are_not():
+    said = r"^the GPU's memory is full while sampling; wait$"
+    for text in ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"):
+        with pytest.raises(UserError, match=said), memory_named("sampling", "wait"):
+            raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="no memory of it"), memory_named("sampling", "wait"):
+        raise RuntimeError("no memory of it")
+
+
 def test_an_unknown_wording_and_other_commands_are_one_line_too():
-    said = r"^the GPU's memory is full while training; lower it, and go on"
+    said = r"^the GPU's memory is full while training; lower it$"
     with pytest.raises(UserError, match=said), memory_named("training", "lower it"):
         raise torch.OutOfMemoryError("no more")
     said = ended_by(FULL)
-    assert said is not None and "\n" not in said and "Tried to allocate 2.32 GiB" in said
+    assert said is not None and "\n" not in said and NEEDED in said

@@ -29,6 +29,7 @@ from mem1.cli import eval as eval_command
 from mem1.cli.options import Command, after_stop
 from mem1.cli.progress import say
 from mem1.configuration.mistakes import explain_unknown
+from mem1.engines.out_of_memory import full, is_full
 from mem1.errors import UserError
 
 EXIT_MISTAKE = 2
@@ -71,8 +72,8 @@ def ended_by(error: Exception) -> str | None:
         return _of_the_system(error)
     if isinstance(error, MemoryError):
         return "the machine's memory is full; ask for less, or close other programs"
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not loaded here
-        return f"the GPU's memory is full ({str(error).splitlines()[0]}); close other programs, or use --device cpu"
+    if is_full(error):
+        return f"{full(error)}; close other programs, or compute on the CPU (model.device=cpu, or --device cpu)"
     return None
 
 

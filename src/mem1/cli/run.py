@@ -78,6 +78,7 @@ def command(
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
+    from mem1.engines.out_of_memory import ANSWERING, memory_named
     from mem1.evaluation.agents import open_agent
     from mem1.protocol import vocabulary
 
@@ -96,7 +97,7 @@ def command(
         console.print(note, style="dim", markup=False)
     _introduce(task, console)
     sampling = Sampling(temperature=recipe.evaluation.temperature, seed=recipe.evaluation.seed)
-    with console.status("working"):
+    with console.status("working"), memory_named("working on the task", ANSWERING):
         (trajectory,) = rollout([replace(task, id="run") if question else task], sampling=sampling)
     if question:  # without gold answers there is nothing to score
         trajectory = replace(trajectory, reward=None, metrics={})

@@ -56,6 +56,7 @@ def command(
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
+    from mem1.engines.out_of_memory import ANSWERING, VERIFYING, memory_named
     from mem1.packing.attention import choose_attention
     from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
     from mem1.training.weights.policy import make_policy
@@ -64,7 +65,8 @@ def command(
     device = chosen_device(invocation, recipe.model.device, training=True)
     backend = choose_attention(recipe.model.attention, device.at, gradients=False)
     policy = make_policy(recipe, tags)
-    policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+    with memory_named("loading the policy", ANSWERING):
+        policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     computed = replace(policy.computed(device), attention=backend)
     stderr().print(str(computed), markup=False, soft_wrap=True)
     asked = recipe.evaluation
@@ -75,16 +77,18 @@ def command(
     check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name, results=recipe.tasks.results)
     with stopped_while("verifying"), stderr().status("sampling") as status:
         sampling = Sampling(temperature=temperature, seed=asked.seed)
-        trajectories, steered = _sample(recipe, policy, source, drawn, sampling)
+        with memory_named("sampling", ANSWERING):
+            trajectories, steered = _sample(recipe, policy, source, drawn, sampling)
         groups = _groups(trajectories, attempts)
-        checks = verify(
-            policy.model,
-            groups,
-            temperature=temperature,
-            attention=backend,
-            dialogue=policy.dialogue(recipe.chat, tags),
-            progress=lambda what: status.update(f"trainer: {what}"),
-        )
+        with memory_named("computing in float32 and float64", VERIFYING):
+            checks = verify(
+                policy.model,
+                groups,
+                temperature=temperature,
+                attention=backend,
+                dialogue=policy.dialogue(recipe.chat, tags),
+                progress=lambda what: status.update(f"trainer: {what}"),
+            )
     if not has_gradients(backend, policy.model):
         stderr().print(NO_GRADIENTS, soft_wrap=True)
     _show(checks, groups, policy, trajectories[0].context, computed, as_json, steered=steered)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from mem1.dialogue import Dialogue, open_dialogue
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
+from mem1.engines.out_of_memory import ANSWERING, memory_named
 from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
@@ -86,18 +87,19 @@ class Agent:
         `overwrite`: the folder belongs to a run, whose evaluation may be repeated with other settings.
         """
         computed = None if self.computed is None else self.computed.record()
-        return evaluate(
-            self.rollout(recipe, source),
-            source,
-            recipe.evaluation,
-            policy=self.name,
-            folder=folder,
-            settings=None if folder is None else made_with(self.identity(), recipe.tasks, computed),
-            overwrite=overwrite,
-            chunking=Chunking() if self.at_a_time is None else Chunking(tasks=1, at_a_time=self.at_a_time),
-            on_progress=on_progress,
-            shape=self.shape,
-        )
+        with memory_named("evaluating", ANSWERING):
+            return evaluate(
+                self.rollout(recipe, source),
+                source,
+                recipe.evaluation,
+                policy=self.name,
+                folder=folder,
+                settings=None if folder is None else made_with(self.identity(), recipe.tasks, computed),
+                overwrite=overwrite,
+                chunking=Chunking() if self.at_a_time is None else Chunking(tasks=1, at_a_time=self.at_a_time),
+                on_progress=on_progress,
+                shape=self.shape,
+            )
 
 
 def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Agent:
@@ -136,7 +138,8 @@ def loaded_agent(
     from mem1.training.weights.policy import load_policy
 
     device = choose(recipe.model.device, machine or Machine.here())
-    policy = load_policy(path, chat_template=recipe.model.chat_template, device=device, dtype=recipe.model.dtype)
+    with memory_named("loading the policy", ANSWERING):
+        policy = load_policy(path, chat_template=recipe.model.chat_template, device=device, dtype=recipe.model.dtype)
     return policy_agent(recipe, policy, tags, device, name=name or Path(path).name)
 
 

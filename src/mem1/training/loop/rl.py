@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mem1.algorithms.base import has_variance
 from mem1.algorithms.losses import kl_estimate
 from mem1.algorithms.ppo import explained_variance
+from mem1.engines.out_of_memory import SAMPLING, TRAINING, memory_named
 from mem1.envs.base import TaskSource
 from mem1.records import Group, Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
@@ -26,7 +27,6 @@ from mem1.training.gradients.samples import TrainingSample, make_samples, miniba
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
 from mem1.training.loop.attempt_metrics import mean, rollout_metrics
 from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.out_of_memory import SAMPLING, TRAINING, memory_named
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.run_folder import Metrics

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from mem1.algorithms.losses import negative_log_likelihood
 from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
+from mem1.engines.out_of_memory import RECALLING, TRAINING, memory_named
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Excerpts
 from mem1.errors import UserError
@@ -33,7 +34,6 @@ from mem1.records import Ended, Task, Trajectory
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.out_of_memory import TRAINING, memory_named
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.run_folder import Metrics
@@ -72,10 +72,11 @@ class RecallStage:
         seed = self.seed * 1_000_003 + index
         ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
         rows, share = self._share(len(ids_BT))
-        loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
-        (loss * share).backward()
-        self.untouched = False
-        norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
+        with memory_named("training associative recall", RECALLING):
+            loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
+            (loss * share).backward()
+            self.untouched = False
+            norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
         parts = self.placement.ranks.gather_json([share * loss.item(), share * right])
         losses, shares_right = zip(*parts, strict=True)
         return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}

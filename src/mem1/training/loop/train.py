@@ -23,6 +23,7 @@ from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
 from mem1.engines.device import flushed_denormals
+from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
@@ -32,7 +33,6 @@ from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
 from mem1.records import Group, Trajectory
 from mem1.training.loop.kept_attempts import KeptAttempts
-from mem1.training.loop.out_of_memory import NETWORKS, memory_named
 from mem1.training.loop.recipe import Distributed, Recipe
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
@@ -245,7 +245,8 @@ def train(
             check_packable(policy.model)
         elsewhere = placement.separate and isinstance(config.rollout, ServerRollouts)
         if not elsewhere and not placement.applied:  # which moves once it is quantised
-            policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
+            with memory_named("loading the policy", NETWORKS):
+                policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
         reached = ranks.on_rank_zero(lambda: _reached(out, resume=resume))
         recorded = _recorded(config, policy, reached)
         sync = held.enter_context(weight_sync(config, policy, ranks))
