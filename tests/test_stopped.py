@@ -33,7 +33,7 @@ PHASES = {
     "making a policy": (
         "mem1.training.loop.train.make_policy",
         "train {recipe} --out {out}",
-        "; begin again with: mem1",
+        "saving; begin again with: mem1",
     ),
     "demonstrations": (
         "mem1.rollout.Rollout._round",

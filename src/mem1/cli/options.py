@@ -133,7 +133,7 @@ def after_stop(interrupt: BaseException) -> str:
     where, then = (interrupt.where, interrupt.then) if isinstance(interrupt, Interrupted) else ("", "")
     go_on = _GO_ON.get()
     then = go_on() if go_on is not None else then or "begin again with the same command"
-    return f"Stopped {where}".rstrip() + f"; {then}"
+    return f"Stopped {where or 'while loading or saving'}; {then}"
 
 
 def new_file(path: Path) -> Path:

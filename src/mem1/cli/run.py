@@ -27,6 +27,7 @@ from mem1.cli.options import JsonOption, machine, refuse, work_begins
 from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError
 from mem1.evaluation.tokens import appended_tokens
+from mem1.interrupts import stopped_while
 from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
@@ -97,7 +98,8 @@ def command(
         console.print(note, style="dim", markup=False)
     _introduce(task, console)
     sampling = Sampling(temperature=recipe.evaluation.temperature, seed=recipe.evaluation.seed)
-    with console.status("working"), memory_named("working on the task", ANSWERING):
+    doing = "working on the task"
+    with stopped_while(doing), console.status("working"), memory_named(doing, ANSWERING):
         (trajectory,) = rollout([replace(task, id="run") if question else task], sampling=sampling)
     if question:  # without gold answers there is nothing to score
         trajectory = replace(trajectory, reward=None, metrics={})

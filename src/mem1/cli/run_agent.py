@@ -21,6 +21,7 @@ from mem1.cli.progress import stderr
 from mem1.cli.recipe_options import Chosen
 from mem1.cli.run import shown, with_label
 from mem1.errors import UserError, printable
+from mem1.interrupts import stopped_while
 
 if TYPE_CHECKING:
     from mem1.agent import Agent, Called, Returned
@@ -54,7 +55,7 @@ def run_agent(
     work_begins()
     console = stderr() if as_json else Console(highlight=False)
     view = _View(agent, console)
-    with agent, console.status("working"):
+    with stopped_while("working on the task"), agent, console.status("working"):
         try:
             for step in agent.stream(questions[0]):
                 view(step)
