@@ -12,13 +12,16 @@ from servers import app_in_a_thread
 from transformers import PreTrainedModel
 from worlds import CODEC
 
+from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.policy_server import make_app
+from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.recipe import TinyModel
 from mem1.training.weights.tiny_model import new_model
 
+CHAT = ChatMessages.in_tags(CODEC, PAPER)
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, max_positions=512)
 
 
@@ -34,7 +37,7 @@ def tiny(seed: int = 0) -> PreTrainedModel:
 def policy_server(folder: Path, model: PreTrainedModel | None = None) -> Iterator[tuple[str, Sampler]]:
     """Address and inside of a server that takes weights from `folder`; it begins with others than any test has."""
     sampler = Sampler(tiny(99) if model is None else model, CODEC)
-    with app_in_a_thread(make_app(sampler, weights_folder=folder)) as address:
+    with app_in_a_thread(make_app(sampler, chat=CHAT, weights_folder=folder)) as address:
         yield address, sampler
 
 

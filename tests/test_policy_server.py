@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from policies import assert_sampled_by, tiny
+from policies import CHAT, assert_sampled_by, tiny
 from safetensors.torch import save_file
 from servers import app_in_a_thread
 from transformers import PreTrainedModel
@@ -74,7 +74,7 @@ class Served:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("weights")
     sampler = Sampler(tiny(), CODEC)
-    with app_in_a_thread(make_app(sampler, weights_folder=folder, token=TOKEN)) as address:
+    with app_in_a_thread(make_app(sampler, chat=CHAT, weights_folder=folder, token=TOKEN)) as address:
         yield Served(folder, address, sampler)
 
 
@@ -275,7 +275,7 @@ class TestWeights:
             assert second.result(10)
 
     def test_without_a_folder_no_weights_are_taken(self):
-        with app_in_a_thread(make_app(Sampler(tiny(), CODEC))) as address:
+        with app_in_a_thread(make_app(Sampler(tiny(), CODEC), chat=CHAT)) as address:
             served = Served(Path(), address, Sampler(tiny(), CODEC))
             response = served.post("/update_weights", info("a.safetensors", "0" * 32))
             assert (response.status_code, "--weights-folder" in response.text) == (403, True)
@@ -355,7 +355,7 @@ class TestRefusals:
 class TestStarting:
     def start(self, model: PreTrainedModel, codec: Codec, **options: Any) -> None:
         given = {"host": "127.0.0.1", "port": 0, "token": None, "weights_folder": None, **options}
-        serve(model, codec, name="policy", workers=1, listening=print, **given)
+        serve(Sampler(model, codec), CHAT, name="policy", listening=print, **given)
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
     def test_others_may_ask_only_with_a_token(self, host):

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from corpora import TOWNS
-from policies import tiny
+from policies import CHAT, tiny
 from servers import FakeTime, app_in_a_thread, wait_for
 from shop_sites import site
 from worlds import CODEC
@@ -120,7 +120,7 @@ APPS: dict[str, tuple[Callable[[], Any], str, str, bytes, str]] = {
         b'{"queries": ["Oslo"]}',
         "/retrieve",
     ),
-    "policy": (lambda: policy_server.make_app(Sampler(tiny(), CODEC)), JSON, "/is_paused", b"{}", "/pause"),
+    "policy": (lambda: policy_server.make_app(Sampler(tiny(), CODEC), chat=CHAT), JSON, "/is_paused", b"{}", "/pause"),
     "webshop": (lambda: webshop.make_app(site()), FORM, "/", b"goal=0", "/shop"),
 }
 
@@ -259,7 +259,7 @@ class TestPages:
 
     def test_a_foreign_page_cannot_pause_a_policy(self):
         sampler = Sampler(tiny(), CODEC)
-        with app_in_a_thread(policy_server.make_app(sampler)) as address:
+        with app_in_a_thread(policy_server.make_app(sampler, chat=CHAT)) as address:
             target = Target("policy", address)
             for headers in (
                 {"host": "evil.example"},
@@ -471,7 +471,7 @@ class TestDeadClients:
         sampler = Counting(tiny(), CODEC)
         sampler.batches = []
         sampler.pause()
-        with app_in_a_thread(policy_server.make_app(sampler)) as address:
+        with app_in_a_thread(policy_server.make_app(sampler, chat=CHAT)) as address:
             target = Target("policy", address)
             target.post = "/v1/completions"
             with target.talk(target.request(completion(seed=1))) as first:
@@ -572,7 +572,7 @@ class TestTooMuch:
 
     def test_tokens_of_prompts_and_completions_are_bounded(self):
         limits = policy_server.Limits(tokens=100)
-        with app_in_a_thread(policy_server.make_app(Sampler(tiny(), CODEC), limits=limits)) as address:
+        with app_in_a_thread(policy_server.make_app(Sampler(tiny(), CODEC), chat=CHAT, limits=limits)) as address:
             asked = [
                 CLIENT.post(f"{address}/v1/completions", json={"prompt": [[5] * 5] * n, "max_tokens": 20})
                 for n in (4, 5)
@@ -585,7 +585,7 @@ class TestTooMuch:
         sampler.batches = []
         sampler.pause()
         limits = policy_server.Limits(all_tokens=30)
-        with app_in_a_thread(policy_server.make_app(sampler, limits=limits)) as address:
+        with app_in_a_thread(policy_server.make_app(sampler, chat=CHAT, limits=limits)) as address:
             target = Target("policy", address)
             target.post = "/v1/completions"
             with target.talk(target.request(completion(max_tokens=20))):

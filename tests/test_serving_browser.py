@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from corpora import TOWNS
-from policies import tiny
+from policies import CHAT, tiny
 from servers import app_in_a_thread
 from sites import content, site
 from worlds import CODEC
@@ -27,7 +27,7 @@ def test_a_foreign_page_neither_reads_passages_nor_pauses_a_policy(browser: Any)
     sampler = Sampler(tiny(), CODEC)
     with (
         site({"/": content("<p>a page</p>", "text/html")}) as foreign,
-        app_in_a_thread(make_policy(sampler)) as policy,
+        app_in_a_thread(make_policy(sampler, chat=CHAT)) as policy,
         app_in_a_thread(make_retriever(BM25.build(TOWNS))) as retriever,
     ):
         page = browser.new_page()

@@ -17,6 +17,7 @@ from mem1.cli.options import (
     HostOption,
     PortOption,
     chosen_device,
+    refuse,
     work_begins,
 )
 from mem1.configuration.model import MOST_WORKERS
@@ -31,7 +32,12 @@ _MOST_WORKERS = 4
 
 def policy(
     invocation: typer.Context,
-    policy: Annotated[str, typer.Argument(help="Folder of a policy, or the name of a shipped one.")],
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a policy, the name of a shipped one, or stand-in: a script, to try agents with."
+        ),
+    ],
     host: HostOption = "127.0.0.1",
     port: PortOption = 8001,
     allow_host: AllowHostOption = None,
@@ -49,32 +55,49 @@ def policy(
     device: DeviceOption = None,
     dtype: DtypeOption = None,
 ) -> None:
-    """Sample over HTTP by OpenAI's protocol, with token ids and log-probs, and take new weights while serving."""
+    """Serve completions and chat completions by OpenAI's protocol, with token ids and log-probs.
+
+    New weights can be loaded while it serves (docs/model-servers.md). Chat messages are written as the recipe of the
+    policy's run says, else by its chat template or in its own tags.
+    """
     from mem1.cli.progress import stderr
+    from mem1.engines.config import STAND_IN
     from mem1.engines.servers import api_key
     from mem1.net.web_server import check_packages
-    from mem1.training.weights.policy import load_policy
+    from mem1.training.weights.policy import load_policy, own_chat
 
     check_packages()
+    from mem1.engines.policy_sampler import Sampler, ScriptedSampler
     from mem1.engines.policy_server import serve
+    from mem1.engines.stand_in import stand_in, stand_in_chat
 
-    on = chosen_device(invocation, device)
-    if weights_folder is not None and dtype == "bfloat16":
-        raise UserError("--weights-folder takes the weights of a training, which are float32: leave out --dtype")
-    work_begins()
-    console = stderr()
-    token = api_key(token_env)
-    loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
-    for note in (str(loaded.computed(on)), *on.few_workers(workers)):
-        console.print(note, markup=False, soft_wrap=True)
+    console, token = stderr(), api_key(token_env)
+    if policy == STAND_IN:
+        refuse(invocation, "weights_folder", "workers", "device", "dtype", because="is for a policy, not for a script")
+        work_begins()
+        chat = stand_in_chat()
+        sampler = ScriptedSampler(chat.codec, stand_in)
+    else:
+        on = chosen_device(invocation, device)
+        if weights_folder is not None and dtype == "bfloat16":
+            raise UserError("--weights-folder takes the weights of a training, which are float32: leave out --dtype")
+        work_begins()
+        loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
+        for note in (str(loaded.computed(on)), *on.few_workers(workers)):
+            console.print(note, markup=False, soft_wrap=True)
+        sampler = Sampler(loaded.model, loaded.codec, workers=on.workers(workers))
+        try:
+            chat = own_chat(loaded)
+        except UserError as error:
+            console.print(f"no chat completions: {error}", markup=False, soft_wrap=True)
+            chat = str(error)
     serve(
-        loaded.model,
-        loaded.codec,
+        sampler,
+        chat,
         name=name,
         host=host,
         allow_hosts=allow_host or (),
         port=port,
-        workers=on.workers(workers),
         token=token,
         weights_folder=weights_folder,
         listening=lambda address: console.print(

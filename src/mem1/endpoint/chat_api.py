@@ -1,28 +1,24 @@
-"""OpenAI's chat completions as the endpoint speaks them: requests within what it can honour, replies, streamed chunks.
+"""OpenAI's chat completions as the endpoint takes them: requests within what it can honour.
 
     {"messages": [...], "tools": [...], "max_tokens": 200, "temperature": 0.2}
-    ->  {"choices": [{"message": {"role": "assistant", "content": "..."}, "finish_reason": "stop"}], "usage": ...}
 
 Samples are drawn as the recipe says, so temperature, top_p, seed, penalties and all other settings that only shape the
 sample are ignored; `max_tokens` is honoured below the recipe's budget. A request is refused where what it asks for
-would be missing from the reply: several choices, stop words, a schema, a forced call, log-probabilities.
+would be missing from the reply: several choices, stop words, a schema, a forced call, log-probabilities. Replies are
+in `mem1.engines.chat_replies`.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mem1.engines.tool_calls import Said
+from mem1.engines.chat_replies import MODEL
 
 Message = Mapping[str, Any]
 _MESSAGES = 10_000
-_MODEL = "policy"
 
 
 class ChatRequest(BaseModel):
@@ -31,7 +27,7 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MESSAGES)
-    model: str = _MODEL
+    model: str = MODEL
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MESSAGES)
     tool_choice: Any = None
     max_tokens: int | None = Field(default=None, ge=1)
@@ -79,79 +75,6 @@ class ChatRequest(BaseModel):
         return next((f"{name} is not supported here: {why}" for name, (wrong, why) in reasons.items() if wrong), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the policy said in one call."""
-
-    id: str
-    message: Message
-    finish: str
-    """stop, tool_calls or length."""
-    prompt_tokens: int
-    completion_tokens: int
-
-    @property
-    def usage(self) -> dict[str, int]:
-        read, written = self.prompt_tokens, self.completion_tokens
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-
-    def whole(self, model: str) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
-        choice = {"index": 0, "message": self.message, "finish_reason": self.finish, "logprobs": None}
-        return {**self._head("chat.completion", model), "choices": [choice], "usage": self.usage}
-
-    def streamed(self, model: str, *, usage: bool) -> Iterator[dict[str, Any]]:
-        """The same in chunks."""
-        head = self._head("chat.completion.chunk", model)
-        calls = self.message.get("tool_calls", ())
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-        deltas += [{key: self.message[key]} for key in ("reasoning_content", "content") if self.message.get(key)]
-        deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
-        for delta in deltas:
-            yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]}
-        if usage:
-            yield {**head, "choices": [], "usage": self.usage}
-
-    def _head(self, kind: str, model: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": int(time.time()), "model": model}
-
-
-def message_of(said: Said, raw: str, *, name: str, callable_: bool = True) -> dict[str, Any]:
-    """The assistant's message of a completion. `raw`: its text without the end; `name`: a prefix for ids of calls.
-
-    A completion with a call that cannot be read is a text: the whole of it, with no call. So is one with calls where
-    the client allowed none. Calls of tools that do not exist are calls: what to reply is the agent's decision.
-    """
-    calls = [_call(call.name, call.arguments, f"call_{name}_{number}") for number, call in enumerate(said.calls)]
-    broken = any(call.error for call in said.calls) or None in calls
-    message: dict[str, Any] = {"role": "assistant", "content": said.text}
-    if broken or (calls and not callable_):
-        message["content"] = raw
-    elif calls:
-        message |= {"content": said.text or None, "tool_calls": calls}
-    if said.thought and not broken:
-        message["reasoning_content"] = said.thought
-    return message
-
-
-def _call(name: str, arguments: Mapping[str, Any], id: str) -> dict[str, Any] | None:
-    """None where the arguments are no JSON (NaN) that every client reads."""
-    try:
-        written = json.dumps(dict(arguments), ensure_ascii=False, allow_nan=False)
-        written.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        written = json.dumps(dict(arguments))
-    except ValueError:
-        return None
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": written}}
-
-
 def models() -> dict[str, Any]:
     """The body of GET .../models."""
-    return {"object": "list", "data": [{"id": _MODEL, "object": "model", "created": 0, "owned_by": "mem1"}]}
-
-
-def failure(why: str, code: str) -> dict[str, Any]:
-    """The body of an answer that refuses, in OpenAI's form."""
-    return {"error": {"message": why, "type": "invalid_request_error", "param": None, "code": code}}
+    return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "mem1"}]}

@@ -24,11 +24,12 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, NamedTuple
 
-from mem1.endpoint.chat_api import ChatRequest, Message, Reply, message_of
+from mem1.endpoint.chat_api import ChatRequest, Message
 from mem1.endpoint.samples import Key, encoded, key_of, text_of
 from mem1.endpoint.sampling import Closed
 from mem1.engines.base import Completion, derived_seed
 from mem1.engines.chat_messages import ChatMessages, Sampled
+from mem1.engines.chat_replies import Choice, Reply, message_of
 from mem1.engines.tool_calls import Said
 from mem1.errors import UserError
 from mem1.messages import Memory
@@ -237,7 +238,7 @@ class Recording:
         allowed = action is None and request.tool_choice != "none"
         message = message_of(said, text.removesuffix(self.chat.end), name=name, callable_=allowed)
         finish = "length" if not completion.stopped else "tool_calls" if "tool_calls" in message else "stop"
-        sizes = {"prompt_tokens": len(place.context), "completion_tokens": len(ids)}
+        choice = Choice(message=message, finish=finish, tokens=len(ids))
         kind, content = (action, said.text) if action is not None else _action(said, message)
         start, stop = said.spans.get("state_text", (0, 0))
         turn = Turn(
@@ -251,7 +252,7 @@ class Recording:
             content=content,
             completion_spans=codec.token_spans(ids, text, said.spans),
         )
-        reply = Reply(id=f"chatcmpl-{name}", message=message, finish=finish, **sizes)
+        reply = Reply(id=f"chatcmpl-{name}", choices=(choice,), prompt_tokens=len(place.context))
         return Pending(place=place, turn=turn, key=key_of(message), reply=reply)
 
     def _with_samples(self, messages: Sequence[Message]) -> tuple[list[Message | Sampled], list[int], bytes]:

@@ -17,7 +17,6 @@ Needs the packages of `mem1[server]`.
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from mem1.endpoint.chat_api import ChatRequest, Reply, failure, models
+from mem1.endpoint.chat_api import ChatRequest, models
 from mem1.endpoint.recording import OVER, Pending, Recording, Refused
 from mem1.endpoint.sampling import Closed
+from mem1.engines.chat_replies import events, failure
 from mem1.envs.base import Action, Observation
 from mem1.errors import UserError
 from mem1.messages.sessions import Latest
@@ -114,7 +114,8 @@ class Endpoint:
             raise Refused(OVER, Ended.AGENT_FAILED, 409)
         if not wanted.stream:
             return JSONResponse(pending.reply.whole(wanted.model))
-        return StreamingResponse(_events(pending.reply, wanted), media_type="text/event-stream")
+        chunks = pending.reply.streamed(wanted.model, usage=wanted.counts_streamed)
+        return StreamingResponse(events(chunks), media_type="text/event-stream")
 
     async def _sample(self, request: Request, recording: Recording, wanted: ChatRequest) -> Pending:
         work = self._pool.submit(recording.call, wanted)
@@ -169,12 +170,6 @@ class Endpoint:
 def _drop(recording: Recording, done: Future[Pending]) -> None:
     if not done.cancelled() and done.exception() is None:
         recording.drop(done.result())
-
-
-def _events(reply: Reply, wanted: ChatRequest) -> Iterator[str]:
-    for chunk in reply.streamed(wanted.model, usage=wanted.counts_streamed):
-        yield f"data: {json.dumps(chunk)}\n\n"
-    yield "data: [DONE]\n\n"
 
 
 def _app(endpoint: Endpoint) -> Starlette:

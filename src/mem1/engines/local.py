@@ -58,7 +58,9 @@ class LocalEngine:
         self.model = model
         self.codec = codec
         self.stop_strings = tuple(stop_strings)
-        self.stop_ids = codec.single_tokens(stop_strings)
+        # any other text may also end within a token
+        added = all(stop in codec.added_tokens for stop in stop_strings)
+        self.stop_ids = codec.single_tokens(stop_strings) if added else None
         self.batch_tokens = batch_tokens
         self.kept = KeptPrefixes(limit=2 * batch_tokens)
         takes = inspect.signature(model.get_decoder().forward).parameters

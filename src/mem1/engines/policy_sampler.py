@@ -1,7 +1,8 @@
 """Sampling for a policy server: requests as rows, batches of rows, and weights that change between two batches.
 
     {"prompt": [5, 9, 2], "max_tokens": 40, "temperature": 1.0, "seed": 7, "stop": ["</query>"], "logprobs": 0,
-     "return_token_ids": true}          OpenAI's completions, with the fields of vLLM that our client sends
+     "return_token_ids": true}          OpenAI's completions, with the fields of vLLM that our client sends; chat
+                                        completions: policy_chat.py
 
     sampler.complete(rows, options)     one batch; each completion is marked with the version of its weights
     sampler.stage(weights)              keep them beside those in use
@@ -26,7 +27,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.base import Completion, Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
@@ -115,7 +116,7 @@ def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int 
     if len(contexts) > _PROMPTS:
         raise Refused(413, f"{len(contexts):,} prompts; a request may have at most {_PROMPTS:,}")
     for context in contexts:
-        _check(context, wanted.max_tokens, vocabulary, longest)
+        check_row(context, wanted.max_tokens, vocabulary, longest)
     seed = secrets.randbits(63) if wanted.seed is None else wanted.seed
     seeds = (seed,) if len(contexts) == 1 else Sampling(seed=seed).seeds_for(len(contexts))
     return [Row(context, wanted.max_tokens, own) for context, own in zip(contexts, seeds, strict=True)]
@@ -135,11 +136,15 @@ def _contexts(wanted: CompletionBody, codec: Codec) -> list[tuple[int, ...]]:
     return [encoded(part) if isinstance(part, str) else tuple(part) for part in several]
 
 
-def _check(context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: int | None) -> None:
+def check_row(
+    context: tuple[int, ...], max_tokens: int, vocabulary: int, longest: int | None, *, what: str = "prompt"
+) -> None:
+    """Raises Refused for a context that is empty, has tokens that the model does not know, or leaves no room. `what`:
+    the field that gave it."""
     if not context:
-        raise Refused(422, "prompt: is empty; send at least one token")
+        raise Refused(422, f"{what}: is empty; send at least one token")
     if (largest := max(context)) >= vocabulary:
-        raise Refused(422, f"prompt: token {largest} does not exist; the model has {vocabulary:,}")
+        raise Refused(422, f"{what}: token {largest} does not exist; the model has {vocabulary:,}")
     if longest is not None and len(context) + max_tokens > longest:
         raise Refused(
             422, f"a prompt of {len(context):,} tokens and max_tokens {max_tokens:,} exceed the model's {longest:,}"
@@ -162,9 +167,9 @@ def answer(
 
 def _choice(wanted: CompletionBody, number: int, row: Row, completion: Completion, codec: Codec) -> dict[str, Any]:
     text = codec.decode(completion.token_ids)
-    stop = _stop(text, wanted.stops) if completion.stopped else None
+    stop = ending(text, wanted.stops) if completion.stopped else None
     if stop is not None and not wanted.include_stop_str_in_output:
-        text = text[: text.rindex(stop)]
+        text = text[: text.index(stop)]
     choice: dict[str, Any] = {
         "index": number,
         "text": text,
@@ -178,10 +183,9 @@ def _choice(wanted: CompletionBody, number: int, row: Row, completion: Completio
     return choice
 
 
-def _stop(text: str, stops: Sequence[str]) -> str | None:
-    """The last stop string in the text."""
-    place, stop = max(((text.rfind(stop), stop) for stop in stops), default=(-1, ""))
-    return stop if place >= 0 else None
+def ending(text: str, stops: Sequence[str]) -> str | None:
+    """The first stop string in the text, which ended it; None: it has none."""
+    return min((stop for stop in stops if stop in text), key=text.index, default=None)
 
 
 _ENGINES = 8
@@ -276,3 +280,22 @@ class Sampler:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(stops)
         return self._engines[stops]
+
+
+class ScriptedSampler(Sampler):
+    """The same for a script in the place of a model; it takes no weights."""
+
+    def __init__(self, codec: Codec, script: Script) -> None:
+        super().__init__(None, codec)  # type: ignore[arg-type]  # only sampling and new weights need one
+        self._scripted = ScriptedEngine(codec, script)
+
+    @property
+    def longest(self) -> int | None:
+        return None
+
+    @property
+    def vocabulary(self) -> int:
+        return self.codec.vocab_size
+
+    def _engine(self, stops: tuple[str, ...]) -> Engine:
+        return self._scripted

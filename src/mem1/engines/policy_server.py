@@ -1,6 +1,7 @@
-"""A policy as a server: completions in OpenAI's protocol, and new weights by vLLM's routes.
+"""A policy as a server: completions and chat completions in OpenAI's protocol, and new weights by vLLM's routes.
 
     POST /v1/completions           see policy_sampler.py; each choice has the `weights_version` that sampled it
+    POST /v1/chat/completions      see policy_chat.py; errors are in OpenAI's form, and 400 where a request is wrong
     GET  /v1/models, /health, /metrics
     POST /pause?mode=abort         interrupts completions (finish_reason "abort"); new requests wait for /resume
          /pause?mode=wait          the same, but lets the batch under way finish first
@@ -23,28 +24,31 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
-from transformers import PreTrainedModel
 
 import mem1
 from mem1.engines.base import Completion
-from mem1.engines.codec import Codec
+from mem1.engines.chat_messages import ChatMessages
+from mem1.engines.chat_replies import MODEL, events, failure
 from mem1.engines.device import dtype_name
+from mem1.engines.policy_chat import ChatBody, chat_reply, chat_rows
 from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, rows
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.net.requests import (
+    CountedRequest,
     Refused,
     RequestMetrics,
     Room,
@@ -58,6 +62,7 @@ from mem1.net.requests import (
 from mem1.net.threads import Batcher
 from mem1.net.web_server import Hosts, address, bind, make_server
 
+BodyT = TypeVar("BodyT", CompletionBody, ChatBody)
 _JOINED_ROWS = 256
 """Most prompts of waiting requests that are sampled together."""
 
@@ -79,13 +84,15 @@ class Limits:
 def make_app(
     sampler: Sampler,
     *,
-    model: str = "policy",
+    chat: ChatMessages | str,
+    model: str = MODEL,
     weights_folder: Path | None = None,
     token: str | None = None,
     limits: Limits = Limits(),
 ) -> FastAPI:
     """The server as an ASGI application.
 
+    chat            how the policy writes messages, or why it cannot
     model           the policy's name in requests
     weights_folder  folder that new weights are read from; None: the server takes none
     token           bearer token that every request but /health must carry; None: none
@@ -95,41 +102,77 @@ def make_app(
         app.add_middleware(_TokenCheck, token=token)
     handle_refusals(app)
     bodies = Room(limits.all_body_bytes, "bytes of requests")
-    _add_completions(app, sampler, model, limits, bodies)
+    _add_completions(app, sampler, chat, model, limits, bodies)
     _add_pauses(app, sampler)
     _add_updates(app, sampler, weights_folder, bodies)
     return app
 
 
-def _add_completions(app: FastAPI, sampler: Sampler, model: str, limits: Limits, bodies: Room) -> None:
+def _add_completions(
+    app: FastAPI, sampler: Sampler, chat: ChatMessages | str, model: str, limits: Limits, bodies: Room
+) -> None:
     batcher: Batcher[Row, BatchOptions, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
     tokens = Room(limits.all_tokens, "tokens")
     metrics = RequestMetrics("mem1_policy", "prompts")
+    most = {"vocabulary": sampler.vocabulary, "longest": sampler.longest}
+
+    async def read(request: Request, kind: type[BodyT]) -> BodyT:
+        body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
+        wanted = read_json(body, kind)
+        if wanted.model not in (None, model):
+            raise Refused(404, f"this server's model is {model!r}, not {wanted.model!r}", field="model")
+        return wanted
+
+    async def sampled(request: Request, wanted: Sequence[Row], options: BatchOptions) -> list[Completion]:
+        done: list[Completion] = []
+        for start in range(0, len(wanted), _JOINED_ROWS):
+            part = batcher.submit(wanted[start : start + _JOINED_ROWS], options)
+            done += await unless_gone(request, part)
+        return done
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         """One completion per prompt."""
         with metrics.request() as counted, ExitStack() as held:
-            body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
-            wanted = read_json(body, CompletionBody)
-            if wanted.model not in (None, model):
-                raise Refused(404, f"this server's model is {model!r}, not {wanted.model!r}")
-            prompts = rows(wanted, sampler.codec, vocabulary=sampler.vocabulary, longest=sampler.longest)
+            wanted = await read(request, CompletionBody)
+            prompts = rows(wanted, sampler.codec, **most)
             counted.items = len(prompts)
             held.enter_context(tokens.holding(_tokens(prompts, limits.tokens)))
-            options = BatchOptions(wanted.temperature, wanted.stops)
-            done: list[Completion] = []
-            for start in range(0, len(prompts), _JOINED_ROWS):
-                part = batcher.submit(prompts[start : start + _JOINED_ROWS], options)
-                done += await unless_gone(request, part)
+            done = await sampled(request, prompts, BatchOptions(wanted.temperature, wanted.stops))
             encoded = await run_in_threadpool(
                 lambda: encode_object(answer(wanted, prompts, done, sampler.codec, model=model))
             )
             return answered([encoded], done=held.pop_all().close)
 
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        """One message per choice."""
+        try:
+            with metrics.request() as counted:
+                return await chatted(request, counted)
+        except Refused as refused:
+            status = 400 if refused.status == 422 else refused.status
+            return JSONResponse(failure(str(refused), "refused", param=refused.field), status, refused.headers)
+
+    async def chatted(request: Request, counted: CountedRequest) -> Response:
+        if isinstance(chat, str):
+            raise Refused(400, f"this policy takes no chat messages: {chat}")
+        wanted = await read(request, ChatBody)
+        prompts = await run_in_threadpool(partial(chat_rows, wanted, chat, **most))
+        counted.items = len(prompts)
+        with tokens.holding(_tokens(prompts, limits.tokens)):
+            stops = tuple(dict.fromkeys((*chat.stop_strings, *wanted.stops)))
+            temperature = 1.0 if wanted.temperature is None else wanted.temperature
+            done = await sampled(request, prompts, BatchOptions(temperature, stops))
+            reply = await run_in_threadpool(partial(chat_reply, wanted, prompts, done, chat))
+        if not wanted.stream:
+            return JSONResponse(reply.whole(model))
+        chunks = reply.streamed(model, usage=wanted.counts_streamed)
+        return StreamingResponse(events(chunks), media_type="text/event-stream")
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        card = {"id": model, "object": "model", "owned_by": "mem1", "max_model_len": sampler.longest}
+        card = {"id": model, "object": "model", "created": 0, "owned_by": "mem1", "max_model_len": sampler.longest}
         return {"object": "list", "data": [card]}
 
     add_status_routes(app, metrics)
@@ -220,13 +263,12 @@ class _TokenCheck:
 
 
 def serve(
-    model: PreTrainedModel,
-    codec: Codec,
+    sampler: Sampler,
+    chat: ChatMessages | str,
     *,
     name: str,
     host: str,
     port: int,
-    workers: int,
     token: str | None,
     weights_folder: Path | None,
     listening: Callable[[str], None],
@@ -249,8 +291,7 @@ def serve(
         )
     (socket,) = bind(host, port)
     hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
-    sampler = Sampler(model, codec, workers=workers)
-    app = make_app(sampler, model=name, weights_folder=weights_folder, token=token)
+    app = make_app(sampler, chat=chat, model=name, weights_folder=weights_folder, token=token)
     make_server(app, socket, hosts=hosts, ready=lambda: listening(where)).run()
 
 

@@ -45,9 +45,10 @@ T = TypeVar("T")
 class Refused(Exception):
     """The request is wrong, or the server is too busy; the message is for the client."""
 
-    def __init__(self, status: int, why: str) -> None:
+    def __init__(self, status: int, why: str, *, field: str | None = None) -> None:
+        """`field`: what is wrong in the body of the request; None: no single one."""
         super().__init__(why)
-        self.status = status
+        self.status, self.field = status, field
         self.headers = {"retry-after": _RETRY_AFTER_S} if status == 503 else {}
 
 
@@ -106,8 +107,8 @@ def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
         return model_type.model_validate_json(body)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Refused(422, f"{where}: {first['msg']}" if where else first["msg"]) from error
+        where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise Refused(422, f"{where}: {why}" if where else why, field=where or None) from error
 
 
 async def unless_gone(request: Request, work: Future[T]) -> T:

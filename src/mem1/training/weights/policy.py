@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,13 +29,17 @@ from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_d
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.lock import alone_in
-from mem1.protocol import Tags, vocabulary
+from mem1.protocol import PAPER, VOCABULARIES, Tags, vocabulary
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
 from mem1.training.loop.recipe import Recipe, TinyModel
+from mem1.training.loop.run_folder import RESOLVED
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
+
+if TYPE_CHECKING:
+    from mem1.engines.chat_messages import ChatMessages
 
 SHIPPED = "shipped"
 SHIPPED_NOTES = "shipped-notes"
@@ -134,6 +138,38 @@ def load_policy(
     template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     return Policy(on_device, codec, template, tokenizer_files(folder), folder)
+
+
+def own_chat(policy: Policy) -> ChatMessages:
+    """How a policy that was loaded from a folder writes chat messages and calls of tools.
+
+    As the recipe of its run says; without one, by its chat template, else in the tags that are tokens of its own.
+    Raises UserError where it cannot.
+    """
+    folder, codec = policy.folder, policy.codec
+    assert folder is not None
+    if (folder.parent / RESOLVED).is_file():
+        recipe = load_toml(folder.parent / "config.toml", Recipe)
+        if recipe.chat is None and recipe.model.chat_template:
+            raise UserError(
+                "its run has model.chat_template = true, so it has learnt to continue one message in tags; send whole "
+                "contexts to /v1/completions"
+            )
+        tags = vocabulary(recipe.vocabulary)
+        return (recipe.chat or Chat(calls="tags")).messages(folder, codec, tags)
+    if _has_template(policy.files):
+        return Chat().messages(folder, codec, PAPER)
+    known = [tags for tags in VOCABULARIES.values() if codec.added_tokens.keys() >= {*tags.special_tokens}]
+    if not known:
+        raise UserError(
+            f"{folder} has no chat template, and no vocabulary of tags among its tokens; use /v1/completions"
+        )
+    return Chat(calls="tags").messages(folder, codec, max(known, key=lambda tags: len(tags.names)))
+
+
+def _has_template(files: Mapping[str, bytes]) -> bool:
+    named = any(Path(name).name.startswith("chat_template") for name in files)
+    return named or b'"chat_template"' in files.get("tokenizer_config.json", b"")
 
 
 def make_policy(config: Recipe, tags: Tags) -> Policy:

@@ -1,0 +1,98 @@
+"""A script in the place of a model, to try agents and memories without one: `mem1 serve-policy stand-in`.
+
+    user: Read 3 pages about Oslo.          assistant: search("Read 3 pages about Oslo, page 1")
+    tool: Nothing is known. ...             assistant: search("Read 3 pages about Oslo, page 2")
+    user: Write your memory now. ...        assistant: I have read as far as page 2. It says: Nothing is known.
+    ...                                     assistant: I have read 3 pages. The last one says: Nothing is known.
+
+It calls the first tool that takes a text, page by page, and understands nothing. What it says follows from the context
+alone, so it goes on from its state or its notes as a model would. Its tokens are those of the stand-in tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from mem1.engines.chat_messages import ChatMessages
+from mem1.engines.codec import Codec
+from mem1.engines.tool_calls import HERMES
+from mem1.messages.transcript import ASK
+
+_BEGIN, _END = "<|im_start|>", "<|im_end|>"
+_PAGES = 12
+"""Pages that it reads where the task names no number."""
+_MEMORY = re.compile(r"\s*<memory>")
+
+
+def stand_in_chat() -> ChatMessages:
+    """How its messages are written."""
+    folder = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
+    tokenizer = Tokenizer.from_str(Codec.load(folder).tokenizer.to_str())
+    tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in (_BEGIN, _END)])
+    return ChatMessages(
+        codec=Codec(tokenizer), write=_written, calls=HERMES, end=_END, where="the stand-in", name="stand-in"
+    )
+
+
+def stand_in(context: str) -> str:
+    """What it says in this context."""
+    parts = [part.removesuffix("\n").removesuffix(_END).partition("\n") for part in context.split(_BEGIN)[1:-1]]
+    messages = [(role, text) for role, _, text in parts if role != "tools"]
+    tools = next((json.loads(text) for role, _, text in parts if role == "tools"), [])
+    wants_state = messages[-1][0] == "user" and messages[-1][1].startswith(ASK)
+    messages = messages[:-1] if wants_state else messages
+    task = max((place for place, (role, _) in enumerate(messages) if role == "user"), default=0)
+    said, results = _split(messages[task:])
+    done = max(map(int, re.findall(r"page (\d+)", said)), default=0)
+    last = results[-1].partition(". ")[0].strip().removesuffix(".") if results else ""
+    says = f": {last[:200]}." if last else "."
+    if wants_state:
+        return f"I have read as far as page {done}. It says{says}{_END}"
+    asked = _MEMORY.split(messages[task][1])[0]
+    pages = next(map(int, re.findall(r"(\d+) pages", asked)), _PAGES)
+    called = _call(tools, f"{asked.strip().rstrip('.?!')[:80]}, page {done + 1}")
+    if called is None:
+        return f"I stand in for a model and can only call a tool that takes a text; there is none.{_END}"
+    if done >= pages:
+        return f"I have read {done} pages. The last one says{says}{_END}"
+    wants_notes = any("<note>" in text for role, text in messages if role in ("system", "user"))
+    note = f"<note>page {done} says{says}</note>\n" if wants_notes and done else ""
+    return f"{note}{called}{_END}"
+
+
+def _split(messages: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
+    """What user and model have said, and what tools have returned."""
+    said = "\n".join(text for role, text in messages if role != "tool")
+    return said, [text for role, text in messages if role == "tool"]
+
+
+def _call(tools: Sequence[Mapping[str, Any]], text: str) -> str | None:
+    """A call of the first tool that takes a text, as Hermes writes it; None: there is none."""
+    for tool in tools:
+        function = tool["function"]
+        schema = function.get("parameters") or {}
+        taken = schema.get("properties", {})
+        names = [name for name in schema.get("required", taken) if taken.get(name, {}).get("type") == "string"]
+        if names and function["name"] != "recall":
+            before, after = HERMES.around(function["name"], names[0])
+            return f"{before}{json.dumps(text, ensure_ascii=False)[1:-1]}{after}"
+    return None
+
+
+def _written(messages: list[dict[str, Any]], tools: list[dict[str, Any]], prompt: bool) -> str:
+    parts = [("tools", json.dumps(tools, ensure_ascii=False))] if tools else []
+    for message in messages:
+        calls = (
+            f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
+            for call in message.get("tool_calls", ())
+        )
+        parts.append((message["role"], "\n".join([message["content"], *calls]).strip()))
+    text = "".join(f"{_BEGIN}{role}\n{text}{_END}\n" for role, text in parts)
+    return f"{text}{_BEGIN}assistant\n" if prompt else text
