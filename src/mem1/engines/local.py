@@ -58,9 +58,10 @@ class LocalEngine:
         self.model = model
         self.codec = codec
         self.stop_strings = tuple(stop_strings)
-        # any other text may also end within a token
-        added = all(stop in codec.added_tokens for stop in stop_strings)
-        self.stop_ids = codec.single_tokens(stop_strings) if added else None
+        # elsewhere a text may also end within a token
+        whole = codec.unknown_id is not None or all(stop in codec.added_tokens for stop in stop_strings)
+        self.stop_ids = codec.single_tokens(stop_strings) if whole else None
+        """Ids of the stop strings where the tokenizer has words or they are added tokens; None: the text is looked at."""
         self.batch_tokens = batch_tokens
         self.kept = KeptPrefixes(limit=2 * batch_tokens)
         takes = inspect.signature(model.get_decoder().forward).parameters
