@@ -61,7 +61,7 @@ class LocalEngine:
         # elsewhere a text may also end within a token
         whole = codec.unknown_id is not None or all(stop in codec.added_tokens for stop in stop_strings)
         self.stop_ids = codec.single_tokens(stop_strings) if whole else None
-        """Ids of the stop strings where the tokenizer has words or they are added tokens; None: the text is looked at."""
+        """Ids of the stop strings where they are words or added tokens; None: the text is looked at."""
         self.batch_tokens = batch_tokens
         self.kept = KeptPrefixes(limit=2 * batch_tokens)
         takes = inspect.signature(model.get_decoder().forward).parameters
