@@ -85,7 +85,7 @@ def test_what_makes_no_interval_is_refused(values: list, questions: list | None,
         mean_interval(values, questions=questions)
 
 
-# the cells of benchmarks/coverage.py in which the percentile bootstrap held the truth least often
+# the cells of benchmarks/interval_coverage.py in which the percentile bootstrap held the truth least often
 
 
 def bootstrap_ends(runs: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,7 @@
 """How often the 95 % intervals of mem1 hold the truth, in simulation.
 
-    python benchmarks/coverage.py                       all cells, a few minutes
-    python benchmarks/coverage.py --samples 500         quicker, rougher
+    python benchmarks/interval_coverage.py                       all cells, a few minutes
+    python benchmarks/interval_coverage.py --samples 500         quicker, rougher
 
 Prints a Markdown table: for each interval the number of cells, the lowest and the mean coverage over them, where the
 lowest is, and the mean width in widths of 2 x 1.96 true standard errors. The last column is the lowest coverage of the
