@@ -2,7 +2,8 @@
 
 Where jax is installed, bm25s calls it as soon as it is imported, and JAX takes three quarters of a GPU's memory for as
 long as the process lives. It would select the best documents with it, which mem1 does with numpy; nor does mem1 use its
-backend for Numba, which is slow to import and fails beside a module named coverage. So neither can be found while bm25s is imported. None in `sys.modules` would say the same to Python, but scipy takes it for a module.
+backend for Numba, which is slow to import and fails beside a module named coverage. So neither can be found while
+bm25s is imported. None in `sys.modules` would say the same to Python, but scipy takes it for a module.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ A difference of two scores gets the same effective number of tasks, plus one tas
 variance over seeds is added to the variance over tasks. If questions occur in several tasks, the variance is clustered
 by task and by question (Cameron, Gelbach and Miller). A weighted sum of means over different kinds of tasks, such as an
 area under a curve, gets four imagined tasks, shared out evenly over the kinds, half of them at either bound (Price and
-Bonett); a difference of two such sums gets two. `benchmarks/interval_coverage.py` measures the coverage of each interval;
-docs/metrics.md has the results.
+Bonett); a difference of two such sums gets two. `benchmarks/interval_coverage.py` measures the coverage of each
+interval; docs/metrics.md has the results.
 
 Sources: Wilson, "Probable inference", JASA 22 (1927); Dean and Pagano, "Evaluating confidence interval methods for
 binomial proportions in clustered surveys", J. Survey Statistics and Methodology 3 (2015), for Wilson's interval with a
