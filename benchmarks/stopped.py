@@ -114,7 +114,11 @@ def main() -> None:
         found = [stopped(phase, draw.uniform(0, given.longest), given.corpus, given.out) for _ in range(given.times)]
         seconds, cpu = max(one.seconds for one in found), max(one.cpu_seconds for one in found)
         codes = sorted({one.code for one in found})
-        good &= seconds <= LIMIT_S and codes == [EXIT_CODE] and all(" with" in one.said for one in found)
+        good &= (
+            seconds <= LIMIT_S
+            and codes == [EXIT_CODE]
+            and all(one.said.startswith("Stopped ") and ";" in one.said for one in found)
+        )
         print(
             f"| {phase.name} | {seconds:.1f} | {cpu:.1f} | {', '.join(map(str, codes))} | {found[0].said} |", flush=True
         )
