@@ -49,6 +49,7 @@ def command(
     from mem1.evaluation.agents import open_agent
     from mem1.evaluation.judge import Judge, JudgeServer, Verdicts, judge_rows
     from mem1.evaluation.store import write_made_by
+    from mem1.lock import alone_in
     from mem1.protocol import vocabulary
 
     recipe = with_sizes(chosen, chosen.load())
@@ -65,10 +66,11 @@ def command(
     check_words(agent.codec, sample, tags, whose=agent.name, results=recipe.tasks.results)
     for note in agent.notes:
         stderr().print(note, markup=False)
+    rows, trajectories = evaluate_agent(recipe, agent, source, tags, folder=out)
     if out is not None:
         computed = None if agent.computed is None else agent.computed.record()
-        write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed)
-    rows, trajectories = evaluate_agent(recipe, agent, source, tags, folder=out)
+        with alone_in(out):
+            write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed)
     if judge is not None:
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, folder=out, on_progress=JudgeBar(progress))
