@@ -669,7 +669,7 @@ def test_a_group_with_too_few_attempts_left_is_skipped_and_a_step_without_any_ch
             'tasks_per_step = 1\ngroup_size = 1\nalgorithm.name = "reinforce_pp"',
             "set tasks_per_step or group_size to 2 or more",
         ),
-        ('algorithm.name = "grpoo"', "unknown algorithm 'grpoo'; known: grpo, dr_grpo"),
+        ('algorithm.name = "grpoo"', "unknown algorithm 'grpoo' .did you mean grpo.*; known: grpo, dr_grpo"),
         ('algorithm.name = "grpo"\nalgorithm.unit = "turn"', "unknown key rl.algorithm.unit"),
         ("algorithm.clip_low = 0.1", r"\[rl.algorithm\] needs the key name,"),
         ("clip_low = 0.1", "unknown key rl.clip_low"),

@@ -281,7 +281,7 @@ REFUSED = {
     "a sliding window": (lambda: MistralForCausalLM(MistralConfig(**FEED, sliding_window=4)), "sliding_window = 4"),
     "state-space layers": (lambda: MambaForCausalLM(MambaConfig(**TINY)), r"state-space layers \(state_size = 16\)"),
     "some state-space layers": (
-        lambda: JambaForCausalLM(JambaConfig(**FEED, use_mamba_kernels=False, num_experts=1)),
+        lambda: JambaForCausalLM(JambaConfig(**FEED, num_experts=1)),
         r"state-space layers \(mamba_d_state = 16\)",
     ),
     "linear attention": (lambda: Qwen3NextForCausalLM(_next_config()), "layers of type linear_attention"),
