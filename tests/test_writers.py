@@ -134,7 +134,10 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra_before_anything
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [(["tensorbord"], "unknown writer 'tensorbord' .did you mean tensorboard.*; known: tensorboard, wandb"), (["notes", "notes"], "twice")],
+    [
+        (["tensorbord"], "unknown writer 'tensorbord' .did you mean tensorboard.*; known: tensorboard, wandb"),
+        (["notes", "notes"], "twice"),
+    ],
 )
 def test_names_are_checked_with_the_recipe(names: list[str], message: str):
     with pytest.raises(UserError, match=message):
