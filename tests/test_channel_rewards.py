@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ def test_only_attempts_that_were_right_pay_for_their_memory():
     assert pay(MemoryLength(weight=0.25), attempt(*turns)) == [-0.25, 0, 0, 0, 0, -0.75, 0, 0]
     assert pay(MemoryLength(), attempt(*turns, em=0.0)) == [0.0] * 8
     assert sum(pay(MemoryLength(least=0.0), attempt(*turns, em=0.0))) == -4.0
+
+
+def test_least_is_asked_of_the_mean_over_questions():
+    x = attempt(turn(tokens=1))
+    half = replace(x, trajectory=replace(x.trajectory, metrics={"em": (1.0, 0.0)}))
+    assert [sum(pay(MemoryLength(least=least), half)) for least in (0.49, 0.5, 0.51)] == [-1.0, -1.0, 0.0]
 
 
 def test_channels_are_summed_token_by_token():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from mem1.algorithms.base import Attempt
 from mem1.algorithms.channels import (
@@ -63,6 +64,29 @@ def test_the_outcome_alone_is_grpo():
     assert advantages(Channels(channels=(Outcome(),)), GROUP) == advantages(Grpo(), GROUP)
 
 
+def penalised(x: Attempt, *penalties_K: float) -> Attempt:
+    return replace(x, kl_penalty_K=torch.tensor(penalties_K))
+
+
+def test_penalties_of_attempts_that_earned_the_same_are_no_advantages():
+    group = [penalised(attempt(1.0, (1.0,)), 0.5, 0.5), attempt(1.0, (1.0,)), penalised(attempt(1.0, (1.0,)), -2.0)]
+    for scale in (True, False):
+        assert Outcome(scale=scale).by_turn(group) == [[0.0, 0.0]] * 3
+    overlong = [penalised(x, k) for k, x in enumerate((attempt(2.0, (1.0,)), attempt(1.0, (1.0,))))]
+    assert Outcome(memory_limit=3).by_turn(overlong) == [[0.0, 0.0]] * 2  # what they would have earned differs
+
+
+def test_penalties_are_subtracted_from_rewards_that_differ():
+    group = [penalised(attempt(2.0, (1.0,)), 0.5, 0.75), attempt(0.0, (0.0,)), penalised(attempt(1.0, (0.0,)), 0.25)]
+    # 0.75, 0 and 0.75 less their mean, 0.5
+    assert Outcome(scale=False).by_turn(group) == [[0.25, 0.25], [-0.5, -0.5], [0.25, 0.25]]
+    assert advantages(Channels(channels=(Outcome(),)), group) == advantages(Grpo(), group)
+    few = replace(group[0].trajectory.turns[0], completion_spans={})
+    group = [penalised(attempt(1.0, (1.0,), few), 0.5), penalised(attempt(1.0, (1.0,)), 0.25)]
+    # the second earned nothing: 0.5 and -0.25
+    assert Outcome(memory_limit=3, scale=False).by_turn(group) == [[0.375], [-0.375] * 2]
+
+
 def test_an_attempt_whose_memory_is_too_long_has_earned_nothing():
     short = replace(turn("search", "Alvex"), completion_spans={"state": (0, 2), "action": (4, 6)})
     long = turn("search", "Alvex")  # four tokens
@@ -102,6 +126,10 @@ def test_an_attempt_that_measured_nothing_got_nothing_right():
         ((turn("search", "Alvex 's founder"), turn("answer", "x")), [[0], [0, 1]]),
         ((turn("search", "Alvexes"), turn("search", "BERL and Alvex")), [[0, 1], [0, 1]]),
         ((turn("search", "Dora Lint"), turn("search", "weather")), [[1], [1]]),
+        ((turn("search", "Alvex"), turn("search", "x"), turn("search", "y")), [[0], [0], [0, 1]]),
+        ((turn("search", "the berl of Dora"), turn("answer", "Alvex")), [[1], [0, 1]]),
+        ((turn("search", "Dora , not Lint"), turn("search", "Lint")), [[0, 1], [0, 1]]),
+        ((turn("search", "Berl"), turn("summary", "Alvex"), turn("search", "x")), [[1], [1], [1]]),
         ((turn("search", "Alvex"), turn("summary", "s"), turn("search", "Berl")), [[0], [0], [0, 1]]),
     ],
 )
@@ -117,6 +145,32 @@ def test_only_attempts_that_were_right_pay_for_the_length_of_their_memory():
     assert MemoryLength(least=0.0).by_turn(group)[2][0] > 0
 
 
+def remembering(*lengths: int, em: tuple[float, ...] = (1.0, 1.0)) -> Attempt:
+    """Turns with so many tokens of memory, two of which state and note share where there are as many."""
+    spans = [{"state": (0, n)} | ({"note": (n - 2, n)} if n > 1 else {}) for n in lengths]
+    turns = [replace(turn("search", "Alvex"), completion_spans=one) for one in spans]
+    return attempt(sum(em), em, *turns)
+
+
+def test_the_length_of_a_memory_is_a_mean_over_turns_and_counts_each_token_once():
+    # 2, 4 and 0 tokens a turn: less their mean, 0, -2 and 2; in all they write 6, 4 and 0
+    group = [remembering(1, 2, 3), remembering(4), remembering(0, 0)]
+    assert MemoryLength(scale=False).by_turn(group) == [[0.0] * 3, [-2.0], [2.0, 2.0]]
+    of_all = MemoryLength(scale=False, least=0.0).by_turn([*group, remembering(6, em=(0.0, 0.0))])
+    assert of_all == [[1.0] * 3, [-1.0], [3.0, 3.0], [-3.0]]
+
+
+def test_least_is_asked_of_the_mean_over_questions():
+    group = [remembering(1, em=(1.0, 1.0)), remembering(3, em=(1.0, 0.0)), remembering(5, em=(0.0, 0.0))]
+
+    def taking_part(least: float) -> list[bool]:
+        return [bool(of_one[0]) for of_one in MemoryLength(least=least).by_turn(group)]
+
+    assert taking_part(1.0) == taking_part(0.51) == [False] * 3  # the first is alone
+    assert taking_part(0.5) == [True, True, False]  # the best question of the second would do for more, the worst not
+    assert MemoryLength(scale=False, least=0.5).by_turn(group) == [[1.0], [-1.0], [0.0]]
+
+
 @pytest.mark.parametrize("rewards", [(1.0, 0.0), (0.0, 0.0)])
 def test_who_is_alone_or_missing_is_compared_with_nobody(rewards: tuple[float, ...]):
     assert MemoryLength().by_turn([attempt(r, (r,)) for r in rewards]) == [[0.0, 0.0]] * 2
@@ -130,6 +184,48 @@ def test_words_of_the_answers_count_when_they_come_and_when_they_go():
         turn("answer", "x", state="Mira", note="Q2 Oslo"),
     )
     assert word_gains(Trajectory(turns=turns, task=TASK)) == [0.0, 0.5, -0.25, 0.75]
+
+
+ALIASES = (
+    Question(id="1", text="Which inn?", answers=("the Blue Door", "Door", "", "Inn of Berl"), titles=("Alvex",)),
+    Question(id="2", text="Where?", answers=("Oslo",), titles=("Berl",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("memory", "held"),
+    [
+        ("door", 0.5),  # one of two questions, by its second alias
+        ("blue", 0.25),  # one word of two: articles do not count
+        ("Inn Berl", 1 / 3),  # two words of three, by the last alias
+        ("Blue Inn of", 1 / 3),  # the words of one alias at a time
+        ("Oslo door Blue", 1.0),
+        ("Oslo Oslo", 0.5),
+        ("", 0.0),
+    ],
+)
+def test_the_best_alias_of_each_question_counts(memory: str, held: float):
+    task = replace(TASK, questions=ALIASES)
+    found = word_gains(Trajectory(turns=(turn("search", "x", note=memory), turn("search", "x")), task=task))
+    assert found == pytest.approx([held, 0.0])
+
+
+def test_a_summary_is_memory_that_takes_the_place_of_what_was_before():
+    turns = (
+        turn("search", "Alvex", state="Oslo", note="k: Mira Toll"),
+        turn("summary", "k: Toll\nOslo"),
+        turn("search", "x"),
+        turn("search", "x", note="k: nothing"),
+    )
+    assert word_gains(Trajectory(turns=turns, task=TASK)) == [1.0, -0.25, 0.0, -0.25]
+
+
+def test_an_attempt_without_turns_has_no_part_in_the_mean_of_gains():
+    empty = Attempt(trajectory=Trajectory(turns=(), task=TASK, reward=0.0), shaped_reward=0.0)
+    gains = attempt(1.0, (1.0,), turn("search", "Alvex", state="Mira Toll")), attempt(0.0, (0.0,), turn("answer", "x"))
+    assert WordGain().by_turn([empty, *gains]) == [[], *WordGain().by_turn(gains)]
+    assert WordGain(scale=False).by_turn([empty, *gains]) == [[], [0.25], [-0.25]]
+    assert WordGain().by_turn([empty]) == [[]]
 
 
 def test_gains_are_compared_over_the_turns_of_a_group_with_equal_weight_for_each_attempt():

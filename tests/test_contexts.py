@@ -159,6 +159,55 @@ def test_a_thought_after_the_state_leaves_the_states_span_in_place():
     assert context.spans == {"prompt": (0, 2), "state": (2, 3), "query": (3, 4), "result": (4, 5)}
 
 
+SHARED = [
+    # 71 is of the thought alone, 72 to 74 of what stays, 75 of the rest alone; spans overlap by one token
+    ("thought and state", {"thought": (0, 2), "state": (1, 3), "action": (3, 4), "rest": (4, 5)}, {"state": (0, 2)}),
+    ("thought and action", {"thought": (0, 2), "action": (1, 4), "rest": (4, 5)}, {"query": (0, 3)}),
+    ("action and rest", {"thought": (0, 1), "action": (1, 4), "rest": (3, 5)}, {"query": (0, 3)}),
+    ("thought and note", {"thought": (0, 2), "note": (1, 3), "action": (3, 4), "rest": (4, 5)}, {"note": (0, 2)}),
+    (
+        "thought and a second note",
+        {"note": (1, 2), "thought": (0, 1), "note 2": (2, 3), "action": (3, 4), "rest": (3, 5)},
+        {"note": (0, 1), "note 2": (1, 2)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("spans", "moved"), [one[1:] for one in SHARED], ids=[one[0] for one in SHARED])
+def test_a_token_that_is_shared_with_what_stays_does_stay(spans: dict[str, Any], moved: dict[str, Any]):
+    shared = Turn(
+        context_ids=PROMPT, completion_ids=(71, 72, 73, 74, 75), observation_ids=(78,), completion_spans=spans
+    )
+    context = next_context(Fold(1), PROMPT, [shared])
+    assert context.ids == (100, 101, 72, 73, 74, 78)
+    roles = {"query": (2, 3)} | moved
+    assert context.spans == {"prompt": (0, 2), "result": (5, 6)} | {r: (a + 2, b + 2) for r, (a, b) in roles.items()}
+
+
+def test_a_thought_between_two_parts_shares_a_token_with_both():
+    #                                    state 71 72, thought 72 73 74, note 74, action 74 75
+    spans = {"state": (0, 2), "thought": (1, 4), "note": (3, 4), "action": (3, 5)}
+    between = Turn(context_ids=PROMPT, completion_ids=(71, 72, 73, 74, 75), completion_spans=spans)
+    context = next_context(Fold(1), PROMPT, [between])
+    assert context.ids == (100, 101, 71, 72, 74, 75)
+    assert context.spans["state"] == (2, 4) and context.spans["note"] == (4, 5) and context.spans["query"] == (4, 6)
+    inside = replace(between, completion_spans={"state": (0, 3), "thought": (2, 4), "action": (2, 5)})
+    whole = next_context(Fold(1), PROMPT, [inside])
+    assert whole.ids == (100, 101, 71, 72, 73, 74, 75) and whole.spans["query"] == (4, 7)
+
+
+def test_a_state_that_is_dropped_leaves_the_token_that_it_shares():
+    spans = {"thought": (0, 2), "state": (1, 4), "note": (3, 5), "action": (5, 6)}
+    noted = Turn(context_ids=PROMPT, completion_ids=(71, 72, 73, 74, 75, 76), completion_spans=spans)
+    context = next_context(NoMemory(), PROMPT, [noted])
+    assert context.ids == (100, 101, 74, 75, 76)
+    assert context.spans == {"prompt": (0, 2), "note": (2, 4), "query": (4, 5), "result": (5, 5)}
+    bare = replace(noted, completion_spans={"state": (0, 3), "action": (2, 6)})
+    context = next_context(NoMemory(), PROMPT, [bare])
+    assert context.ids == (100, 101, 73, 74, 75, 76)
+    assert context.origins == ((1, "query", 2, 6),)
+
+
 def stated(*text: int) -> Turn:
     """A turn whose state is 50 `text` 51, with query 60 and result 70."""
     inside = (1, 1 + len(text))

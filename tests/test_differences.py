@@ -140,6 +140,33 @@ def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
     assert found.tasks == 40
 
 
+def test_the_seeds_of_either_side_count():
+    tasks = [0.1, 0.7] * 20
+    seeds = [run([x + gain for x in tasks]) for gain in (0.0, 0.1, 0.2)]
+    for ours, theirs, sign in ((seeds, [run(tasks)], 1), ([run(tasks)], seeds, -1)):
+        found = paired_difference(ours, theirs)
+        # 4.3 * 0.1 / sqrt(3) to either side
+        assert (sign * found.low, sign * found.mean, sign * found.high) == pytest.approx(
+            (0.1 - sign * 0.248, 0.1, 0.1 + sign * 0.248), abs=0.02
+        )
+
+
+def test_questions_that_occur_in_several_tasks_count_once():
+    def asked(scores: Sequence[float]) -> list[Trajectory]:
+        found = run(scores)
+        for i, t in enumerate(found):
+            assert t.task is not None
+            question = replace(t.task.questions[0], id=f"q{i % 2}", text=f"Who{i % 2}?")
+            found[i] = replace(t, task=replace(t.task, questions=(question,)))
+        return found
+
+    ours, theirs = [1.0, 0.0] * 10, [0.0, 0.0] * 10
+    alone = difference(run(ours), run(theirs))
+    assert width((alone.low, alone.high)) < 0.7
+    sure = difference(asked(ours), asked(theirs))
+    assert (sure.low, sure.high) == (-1.0, 1.0), "two questions, however often they are asked"
+
+
 def test_sides_and_runs_must_be_there():
     with pytest.raises(UserError, match="needs two sides"):
         paired_difference([run([1.0])], [])

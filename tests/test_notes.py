@@ -11,7 +11,7 @@ import pytest
 from worlds import replay, rollout, shelf, task
 
 from mem1.contexts import ContextPolicy, Dropout, Notebook, Notes, answer_from, context_policy, next_context, notebook
-from mem1.contexts.notes import read_note, standing
+from mem1.contexts.notes import memory_spans, read_note, standing
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -102,6 +102,53 @@ def test_notes_without_a_key_never_replace_one_another():
 def test_how_a_note_is_read(text: str, key: str, value: str):
     note = read_note(text)
     assert (note.key, note.value) == (key, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("Q3 Oslo\nin Norway", "Q3", "Oslo\nin Norway"),
+        ("built: 1901\nof oak", "built", "1901\nof oak"),
+        ("k" * 64 + ": v", "k" * 64, "v"),
+        ("k" * 65 + ": v", "", "k" * 65 + ": v"),
+        ("oak; built: 1901", "", "oak; built: 1901"),
+        ("oak\nbuilt: 1901", "", "oak\nbuilt: 1901"),
+        ("Q1234 a", "Q1234", "a"),
+        ("Q12345 a", "", "Q12345 a"),
+        ("Q12: a: b", "Q12", "a: b"),
+    ],
+)
+def test_where_a_key_ends_and_its_value(text: str, key: str, value: str):
+    note = read_note(text)
+    assert (note.key, note.value, note.text) == (key, value, text)
+
+
+@pytest.mark.parametrize("text", ["Q1 b\nQ2 c\nharbour: old\nof oak", "Q1 b; Q2 c\n\n harbour: old ;of oak;\n"])
+def test_a_rewrite_in_lines_has_as_many_entries_as_one_with_semicolons(text: str):
+    turns = turn(1, "Q1 a", "gone"), rewrite(text, 91)
+    assert [(note.key, note.value) for note in notebook(turns)] == [
+        ("Q1", "b"), ("Q2", "c"), ("harbour", "old"), ("", "of oak")
+    ]  # fmt: skip
+    later = (*turns, turn(2, "Harbour: new", "Q2:"), turn(3, "Q1 d; e"))
+    assert [note.text for note in notebook(later)] == ["of oak", "Harbour: new", "Q1 d; e"]
+    assert answer_from("notes", turns) == "Q1 b; Q2 c"
+    assert answer_from(" Notes ; Q2 x; Q3 y", turns) == "Q1 b; Q2 x; Q3 y"
+    assert [note.text for note in notebook((*later, rewrite("k: v", 91)))] == ["k: v"]
+
+
+@pytest.mark.parametrize("content", ["my notes; Q1 b", "notes Q1 b", "Q1 notes"])
+def test_an_answer_stands_for_the_notes_only_by_that_word_alone(content: str):
+    assert answer_from(content, [turn(1, "Q1 a")]) == content
+
+
+def test_an_answer_from_notes_without_labels_has_them_all():
+    assert answer_from("notes", [turn(1, "of oak", "k: v")]) == "of oak; k: v"
+    assert answer_from("notes; Q1 a", [turn(1, "of oak", "k: v")]) == "Q1 a"
+    assert answer_from("notes; k:", [turn(1, "of oak", "k: v")]) == "of oak"
+
+
+def test_the_memory_of_a_turn_is_its_state_and_every_note():
+    assert memory_spans(turn(1, "a", "b", "c")) == [(0, 2), (2, 4), (4, 6), (6, 8)]
 
 
 def test_the_context_says_where_its_tokens_come_from():

@@ -115,10 +115,11 @@ class Outcome(Channel):
     """Most memory tokens that a turn may write; an attempt that writes more has the reward 0. None: any number."""
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        differ = len({x.trajectory.reward for x in attempts_G}) > 1
+        counts = [not self._overflows(x.trajectory) for x in attempts_G]
+        differ = len({x.trajectory.reward if c else 0.0 for c, x in zip(counts, attempts_G, strict=True)}) > 1
         rewards = [
-            (0.0 if self._overflows(x.trajectory) else x.shaped_reward) - (x.kl_penalty if differ else 0.0)
-            for x in attempts_G
+            (x.shaped_reward if c else 0.0) - (x.kl_penalty if differ else 0.0)
+            for c, x in zip(counts, attempts_G, strict=True)
         ]
         return [[a] * len(x.trajectory.turns) for a, x in zip(self.normalised(rewards), attempts_G, strict=True)]
 

@@ -131,7 +131,7 @@ def surviving_roles(kept: Kept) -> dict[str, Span]:
     if kept.only_notes is not None:
         ends = [0, *accumulate(b - a for a, b in note_spans(kept.turn, kept.only_notes))]
         return {note_role(i): ends for i, ends in enumerate(pairwise(ends))}
-    names = {"state": "state", "action": "query"}
+    names = {"action": "query"} if kept.state_tokens == 0 else {"action": "query", "state": "state"}
     roles = {names.get(of, of): spans[of] for of in spans if of in names or of.startswith(NOTE)}
     if dropped := _dropped(kept):
 
@@ -158,11 +158,11 @@ def _dropped(kept: Kept) -> list[Span]:
     """Ranges of the completion that do not stay, in order; they do not overlap."""
     spans = kept.turn.completion_spans
     forgotten = () if kept.turn.action == SUMMARY else ("thought", "rest")
-    dropped = [_between(spans[role], spans) for role in forgotten if role in spans]
+    dropped = [_alone(role, spans) for role in forgotten if role in spans]
     if kept.state_tokens is None:
         return dropped
     if kept.state_tokens == 0 and "state" in spans:
-        dropped.append(spans["state"])
+        dropped.append(_alone("state", spans))
     elif "state_text" in spans:
         start, stop = spans["state_text"]
         if stop - start > kept.state_tokens:
@@ -171,9 +171,10 @@ def _dropped(kept: Kept) -> list[Span]:
     return dropped
 
 
-def _between(span: Span, spans: Mapping[str, Span]) -> Span:
-    """The range without tokens that it shares with state or action, whose text begins or ends within a token."""
-    start, stop = span
-    for a, b in (spans[role] for role in ("state", "action") if role in spans):
-        start, stop = (max(start, b), stop) if a <= start else (start, min(stop, a))
+def _alone(role: str, spans: Mapping[str, Span]) -> Span:
+    """Its range without the tokens that it shares with a state, note or action: a border may lie within a token."""
+    start, stop = spans[role]
+    for other, (a, b) in spans.items():
+        if other != role and (other in ("state", "action") or other.startswith(NOTE)):
+            start, stop = (max(start, b), stop) if a <= start else (start, min(stop, a))
     return start, max(start, stop)

@@ -121,7 +121,7 @@ def weighted_difference_interval(cells: Sequence[ArrayLike], weights: ArrayLike)
 
 
 def _weighted_ends(cells: Sequence[ArrayLike], weights: ArrayLike, *, added: tuple[float, ...]) -> tuple[float, float]:
-    """Both ends, with the imagined tasks `added`, of which each of C cells gets 1/C; within them is the plain sum."""
+    """Both ends, with the imagined tasks `added`, of which each of C cells gets 1/C; they hold the plain sum."""
     values = [np.asarray(cell, dtype=np.float64) for cell in cells]
     weight = np.asarray(weights, dtype=np.float64)
     if not values or weight.shape != (len(values),) or any(cell.ndim != 1 or cell.size == 0 for cell in values):
@@ -131,10 +131,10 @@ def _weighted_ends(cells: Sequence[ArrayLike], weights: ArrayLike, *, added: tup
     size = count + len(added) / len(values)
     mean = (np.array([cell.sum() for cell in values]) + extra.sum()) / size
     square = (np.array([(cell**2).sum() for cell in values]) + (extra * np.asarray(added)).sum()) / size
-    centre, plain = float(weight @ mean), float(weight @ [cell.mean() for cell in values])
+    centre = float(weight @ mean)
     variance = float(weight**2 @ ((square - mean**2) / size))
     half = _t975(max(1, int(count.sum()) - len(values))) * variance**0.5
-    return _pair(np.array([min(centre - half, plain), max(centre + half, plain)]))
+    return _pair(np.array([centre - half, centre + half]))
 
 
 def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
@@ -172,6 +172,8 @@ class Repeats:
     """Index of each observation's task."""
     questions: np.ndarray
     """Index of each observation's question."""
+    difference: bool = False
+    """Whether the scores are differences of scores."""
 
     def less(self, other: Repeats) -> Repeats:
         """The difference, observation by observation."""
@@ -180,6 +182,7 @@ class Repeats:
             scores=self.scores - other.scores,
             tasks=self.tasks,
             questions=self.questions,
+            difference=True,
         )
 
     @property
@@ -196,7 +199,7 @@ class Repeats:
     def differing(self, default: np.ndarray) -> np.ndarray:
         """Number of tasks or questions whose scores differ from the rest, whichever is smaller."""
         sums, counts = np.bincount(self.questions, self.scores), np.bincount(self.questions)
-        by_question = min((sums < counts).sum(), (sums > 0).sum()) if (self.scores >= 0).all() else (sums != 0).sum()
+        by_question = (sums != 0).sum() if self.difference else min((sums < counts).sum(), (sums > 0).sum())
         return np.minimum(default, by_question)
 
 
