@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,14 @@ class TestSamples:
     )
     @pytest.mark.parametrize("messages", [[USER], LATER], ids=["first", "later"])
     def test_tokens_are_the_templates_and_log_probabilities_the_trainers(self, template, messages):
+        tools: dict[str, Any] = {} if template is LLAMA_LIKE else {"tools": [SEARCH]}
         with served(template) as (address, sampler, tokenizer):
-            answer = said(
-                address, messages=messages, tools=[SEARCH], logprobs=True, return_token_ids=True, temperature=0.7
-            )
+            ask = {"messages": messages, "logprobs": True, "return_token_ids": True, "temperature": 0.7}
+            answer = said(address, **ask, **tools)
         (choice,) = answer["choices"]
         if template is not LLAMA_LIKE or messages == [USER]:  # which writes no calls
             given = json.loads(json.dumps(messages).replace(json.dumps('{"query": "Oslo"}'), '{"query": "Oslo"}'))
-            expected = tokenizer.apply_chat_template(given, tools=[SEARCH], add_generation_prompt=True, tokenize=False)
+            expected = tokenizer.apply_chat_template(given, **tools, add_generation_prompt=True, tokenize=False)
             assert answer["prompt_token_ids"] == tokenizer.encode(expected, add_special_tokens=False)
         logprobs = [one["logprob"] for one in choice["logprobs"]["content"]]
         assert_sampled_by(sampler.model, answer["prompt_token_ids"], choice["token_ids"], logprobs, temperature=0.7)
@@ -267,7 +267,7 @@ class TestRefusals:
         error = response.json()["error"]
         assert (response.status_code, error["type"]) == (status, "invalid_request_error"), response.text
         assert named in error["message"]
-        assert (error["param"] or named).partition(".")[0] in (named.partition(".")[0], "model")
+        assert (error["param"] or next(iter(body))).partition(".")[0] in body
 
     @pytest.mark.parametrize(
         "body",
@@ -280,6 +280,12 @@ class TestRefusals:
     )
     def test_values_that_change_nothing_are_accepted(self, qwen, body):
         assert said(qwen[0], **body)["choices"][0]["finish_reason"] == "length"
+
+    def test_tools_that_a_template_would_not_show_are_refused(self):
+        with served(LLAMA_LIKE) as (address, _, _):
+            error = post(address, {"tools": [SEARCH]}).json()["error"]
+            assert (error["param"], "does not write them" in error["message"]) == ("tools", True)
+            assert said(address, tools=[SEARCH], tool_choice="none")["choices"]
 
     def test_a_script_has_no_log_probabilities(self, scripted):
         assert "logprobs" in post(scripted, {"logprobs": True}).json()["error"]["message"]
@@ -352,9 +358,9 @@ class TestWhoseProtocol:
 
 
 class TestStandIn:
-    def ask(self, *messages: dict[str, Any]) -> str:
+    def ask(self, *messages: dict[str, Any], tools: Sequence[Any] = (SEARCH,)) -> str:
         chat = stand_in_chat()
-        return stand_in(chat.codec.decode(chat.encode(messages, [SEARCH]))).removesuffix("<|im_end|>")
+        return stand_in(chat.codec.decode(chat.encode(messages, tools))).removesuffix("<|im_end|>")
 
     def test_it_reads_the_pages_of_the_task_and_says_what_the_last_one_says(self):
         task = {"role": "user", "content": "Read 2 pages about Oslo."}
@@ -371,10 +377,15 @@ class TestStandIn:
             "I have read as far as page 2. It says: Text 2."
         )
 
+    def test_it_submits_what_it_has_to_say_where_there_is_a_tool_for_it(self):
+        submit = json.loads(json.dumps(SEARCH).replace('"search"', '"submit"').replace('"query"', '"answer"'))
+        state = {"role": "user", "content": "Read 3 pages.\n\n<memory>\nI have read as far as page 3.\n</memory>"}
+        call = json.loads(self.ask(state, tools=[submit, SEARCH]).splitlines()[1])
+        assert call == {"name": "submit", "arguments": {"answer": "I have read 3 pages."}}
+
     def test_it_goes_on_from_its_state(self):
         state = "Find out.\n\n<memory>\nI have read as far as page 7. It says: x.\n</memory>"
         assert '"Find out, page 8"' in self.ask({"role": "user", "content": state})
 
     def test_without_a_tool_it_says_what_it_is(self):
-        chat = stand_in_chat()
-        assert stand_in(chat.codec.decode(chat.encode([USER]))).startswith("I stand in for a model")
+        assert self.ask(USER, tools=()).startswith("I stand in for a model")

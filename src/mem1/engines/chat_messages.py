@@ -107,6 +107,11 @@ class ChatMessages:
         """Texts after which a completion ends."""
         return (*((self.end,) if self.end else ()), *self.calls.stop_strings)
 
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the model learns which tools it may call. Tags need no list: they are the calls."""
+        return isinstance(self.calls, TagCalls) or self._written(_BEFORE, ()) != self._written(_BEFORE, (_TOOL,))
+
     def encode(
         self, messages: Sequence[Message | Sampled], tools: Sequence[Message] = (), *, opened: bool = True
     ) -> tuple[int, ...]:
@@ -232,6 +237,10 @@ class ChatMessages:
 
 _PLACE = "mem1-what-the-model-says"
 _BEFORE: tuple[Message, ...] = ({"role": "user", "content": "mem1-what-the-user-says"},)
+_TOOL: Message = {
+    "type": "function",
+    "function": {"name": "mem1", "description": "mem1", "parameters": {"type": "object", "properties": {}}},
+}
 _SAYS: Message = {"role": "assistant", "content": _PLACE}
 
 

@@ -174,9 +174,11 @@ def chat_rows(wanted: ChatBody, chat: ChatMessages, *, vocabulary: int, longest:
     messages = [message.model_dump(exclude_unset=True) for message in wanted.messages]
     try:
         check(messages)
-        context = chat.encode(messages, wanted.offered)
+        context, hidden = chat.encode(messages, wanted.offered), bool(wanted.offered) and not chat.shows_tools
     except UserError as error:
-        raise Refused(400, f"messages: {error}") from error
+        raise Refused(400, f"messages: {error}", field="messages") from error
+    if hidden:
+        raise Refused(400, f"tools: {chat.where} does not write them, so the model would not see them", field="tools")
     room = _LONGEST if longest is None else max(1, longest - len(context))
     most = wanted.most_tokens or room
     check_row(context, most, vocabulary, longest, what="messages")

@@ -5,7 +5,8 @@
     user: Write your memory now. ...        assistant: I have read as far as page 2. It says: Nothing is known.
     ...                                     assistant: I have read 3 pages. The last one says: Nothing is known.
 
-It calls the first tool that takes a text, page by page, and understands nothing. What it says follows from the context
+It calls the first tool that takes a text, page by page, and understands nothing; what it says at the end goes to a tool
+`submit`, if there is one. What it says follows from the context
 alone, so it goes on from its state or its notes as a model would. Its tokens are those of the stand-in tokenizer.
 """
 
@@ -28,6 +29,7 @@ from mem1.messages.transcript import ASK
 _BEGIN, _END = "<|im_start|>", "<|im_end|>"
 _PAGES = 12
 """Pages that it reads where the task names no number."""
+_FINAL = "submit"
 _MEMORY = re.compile(r"\s*<memory>")
 
 
@@ -52,16 +54,19 @@ def stand_in(context: str) -> str:
     said, results = _split(messages[task:])
     done = max(map(int, re.findall(r"page (\d+)", said)), default=0)
     last = results[-1].partition(". ")[0].strip().removesuffix(".") if results else ""
-    says = f": {last[:200]}." if last else "."
+    says = f": {last[:200]}." if last else " nothing."
     if wants_state:
         return f"I have read as far as page {done}. It says{says}{_END}"
     asked = _MEMORY.split(messages[task][1])[0]
     pages = next(map(int, re.findall(r"(\d+) pages", asked)), _PAGES)
-    called = _call(tools, f"{asked.strip().rstrip('.?!')[:80]}, page {done + 1}")
+    texts = [tool for tool in tools if tool["function"]["name"] not in ("recall", _FINAL)]
+    called = _call(texts, f"{asked.strip().rstrip('.?!')[:80]}, page {done + 1}")
     if called is None:
         return f"I stand in for a model and can only call a tool that takes a text; there is none.{_END}"
     if done >= pages:
-        return f"I have read {done} pages. The last one says{says}{_END}"
+        answer = f"I have read {done} pages." + (f" The last one says{says}" if last else "")
+        final = [tool for tool in tools if tool["function"]["name"] == _FINAL]
+        return f"{_call(final, answer) or answer}{_END}"
     wants_notes = any("<note>" in text for role, text in messages if role in ("system", "user"))
     note = f"<note>page {done} says{says}</note>\n" if wants_notes and done else ""
     return f"{note}{called}{_END}"
@@ -80,7 +85,7 @@ def _call(tools: Sequence[Mapping[str, Any]], text: str) -> str | None:
         schema = function.get("parameters") or {}
         taken = schema.get("properties", {})
         names = [name for name in schema.get("required", taken) if taken.get(name, {}).get("type") == "string"]
-        if names and function["name"] != "recall":
+        if names:
             before, after = HERMES.around(function["name"], names[0])
             return f"{before}{json.dumps(text, ensure_ascii=False)[1:-1]}{after}"
     return None
