@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from mem1.endpoint.client import act
+from mem1.endpoint.client import ActionFailed, act
 from mem1.envs.base import Outcome
 from mem1.records import Task
 
@@ -126,6 +126,17 @@ def searches_what_fails(task: Task, base_url: str) -> str:
         return act(base_url, "search", "x")
     except Exception:
         return "swallowed"
+
+
+def asks_thrice(task: Task, base_url: str) -> str:
+    """What the environment says to three actions, failures too."""
+    said = []
+    for _ in range(3):
+        try:
+            said.append(act(base_url, "search", "x"))
+        except ActionFailed as error:
+            said.append(f"error: {error}")
+    return ", ".join(said)
 
 
 def wanders(task: Task, base_url: str) -> str:

@@ -179,8 +179,7 @@ class Recording:
             raise Refused(OVER, Ended.AGENT_FAILED, 409)
 
     def _refused(self, refused: Refused) -> Refused:
-        if refused.status != 409:
-            self._note(refused.ended, str(refused))
+        self._note(refused.ended, str(refused))
         return refused
 
     def _remembered(self, request: ChatRequest) -> Sequence[Message]:
@@ -189,7 +188,12 @@ class Recording:
             return request.messages
 
         def write(asked: Sequence[Message]) -> dict[str, Any]:
-            pending = self._sampled(asked, request, action=SUMMARY)
+            try:
+                pending = self._sampled(asked, request, action=SUMMARY)
+            except Refused as refused:
+                if not refused.ended.scorable:  # the memory goes on without a state, which is the server's fault
+                    self.fail(refused.ended, str(refused))
+                raise
             if not self.accept(pending):
                 self._raise_if_over()
             return dict(pending.reply.message)
