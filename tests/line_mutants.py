@@ -652,7 +652,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('names = {"action": "query"} if kept.state_tokens == 0 else', "names ="),
         ('("thought", "rest")', '("thought",)'),
         ('("thought", "rest")', '("rest",)'),
-        ("position - sum([min(b, position) - a for", "position - sum([b - a for"),
         (
             "min(b, position) - a for a, b in dropped if a < position",
             "min(b, position) - a for a, b in dropped[:1] if a < position",

@@ -191,9 +191,18 @@ def test_a_thought_between_two_parts_shares_a_token_with_both():
     context = next_context(Fold(1), PROMPT, [between])
     assert context.ids == (100, 101, 71, 72, 74, 75)
     assert context.spans["state"] == (2, 4) and context.spans["note"] == (4, 5) and context.spans["query"] == (4, 6)
+    noted = replace(between, completion_spans={"note": (0, 2), "thought": (1, 4), "note 2": (3, 4), "action": (4, 5)})
+    assert next_context(Fold(1), PROMPT, [noted]).ids == (100, 101, 71, 72, 74, 75)
     inside = replace(between, completion_spans={"state": (0, 3), "thought": (2, 4), "action": (2, 5)})
     whole = next_context(Fold(1), PROMPT, [inside])
     assert whole.ids == (100, 101, 71, 72, 73, 74, 75) and whole.spans["query"] == (4, 7)
+
+
+def test_a_role_without_tokens_has_no_range():
+    empty = replace(TURNS[0], completion_spans={"state": (0, 0), "action": (0, 3)})
+    context = next_context(Fold(1), PROMPT, [empty])
+    assert context.spans == {"prompt": (0, 2), "query": (2, 5), "result": (5, 7)}
+    assert context.origins == ((1, "query", 2, 5), (1, "result", 5, 7))
 
 
 def test_a_state_that_is_dropped_leaves_the_token_that_it_shares():
