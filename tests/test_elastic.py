@@ -62,12 +62,12 @@ def recipe(config: Recipe, file: Path, *, steps: int) -> Recipe:
 
 
 def one_rank(file: Path, out: Path, until: int) -> None:
-    """Train on this rank, and stop after the step `until`."""
+    """Train on this rank, and stop after the step `until`, unless it is the last."""
     torch.set_num_threads(1)
     with joined() as ranks:
 
         def on_step(progress: Any) -> None:
-            if progress.step == until:
+            if progress.step == until < STEPS:
                 signal.raise_signal(signal.SIGTERM)
 
         train(load_toml(file, Recipe), out, command=["mem1"], resume=True, on_step=on_step, ranks=ranks)
