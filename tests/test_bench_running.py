@@ -110,6 +110,15 @@ class TestResuming:
         assert [one.family for one in found.of("b")] == ["chain"] * 3
         assert len(last.asked) == 5
 
+    def test_fewer_tasks_of_each_cell_are_the_first_ones_and_the_rest_follows(self, tmp_path: Path):
+        few, rest = Player(), Player()
+        found = run(lambda journal: few, replace(SMALL, limit=2), ["a"], seed=0, folder=tmp_path)
+        firsts = [id for cell in SMALL.cells for id in cell.ids(0)[:2]]
+        assert [one.task for one in found.attempts] == [id for _, id in few.asked] == firsts
+        whole = play(rest, tmp_path)
+        assert [one.task for one in whole.attempts] == [id for cell in SMALL.cells for id in cell.ids(0)]
+        assert not {id for _, id in rest.asked} & set(firsts)
+
     def test_batches_are_the_same_whenever_they_are_repeated(self, tmp_path: Path):
         play(Player(together=2), tmp_path)
         lines = (tmp_path / "attempts.jsonl").read_bytes().splitlines(keepends=True)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,19 @@ def test_the_same_command_goes_on_and_other_settings_are_refused(
     refused = terminal.error(*same, "context=full", "engine.answer=Moru Kest")
     assert 'context: "constant" in the folder, "full" now' in refused
     assert "model: \"script 'Ana Brul' in tokens of " in refused
+
+
+def test_an_evaluation_that_could_not_sample_anything_says_why_and_fails(terminal: Terminal):
+    code, out, said = terminal(*ATLAS, *SCRIPT, "--tokenizer", "stand-in", "budget.context=50", "--json")
+    assert code == 1 and rows(out)[0]["endings"]["out_of_tokens"] == 3
+    assert "nothing could be sampled: " in said and "of 3 attempts ended with out_of_tokens: a context of " in said
+    assert "leaves no room within 50: raise budget.completion_extra" in said
+
+
+def test_what_is_true_of_several_sizes_is_said_once(terminal: Terminal, files: tuple[str, ...]):
+    _, _, said = terminal(*SCRIPTED, *files, "--objectives", "1,2", "--limit", "95")
+    assert said.count("these questions yield no others") == 1
+    assert re.search(r"fewer than 95 tasks \(10 at N = 1, \d+ at N = 2\)", said)
 
 
 def test_the_bar_shows_tasks_tokens_and_what_they_cost():

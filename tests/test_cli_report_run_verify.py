@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,11 +118,19 @@ class TestVerify:
         assert "causality" in table and "context policy fold(3)" in table and "failed" in table
         assert max(map(len, table.splitlines())) <= 80
         assert explanation.startswith("difference between a token's log-prob")
+        assert "Not exact: failed: sampler and trainer, largest" in explanation.splitlines()[-1]
 
     def test_exit_code_1_where_a_check_cannot_be_made(self, policy):
         result = call("verify", "--model", policy, "--limit", 1, "--attempts", 1)
         assert result.exit_code == 1
         assert "not tested" in result.stdout and "Not tested is not passed" in result.stdout
+        assert result.stdout.splitlines()[-1].startswith("Not shown to be exact: not tested: ")
+
+    def test_says_what_it_does_and_ends_with_a_verdict(self, policy):
+        result = call("verify", "--model", policy, *QUICK)
+        assert result.stdout.splitlines()[-1] == "Exact: every check passed; the trainer sees what the sampler saw."
+        said = result.stderr.splitlines()
+        assert "sampling 2 attempts ..." in said and "computing packed, float64 ..." in said
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -151,6 +160,22 @@ class TestRun:
         notes = [note for turn in told["turns"] for note in turn["notes"]]
         assert labels != [1, 2] and shown_.count(f"\nQ{labels[1]} ") == 2, "its question and its answer"
         assert notes and all(f"  note       {note}" in shown_ for note in notes)
+
+    def test_alone_it_shows_the_policy_that_quickstart_trained_and_before_that_the_shipped_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        shipped = call("run")
+        assert "policy: shipped-notes\n" in shipped.stdout and "\nQ8 " not in shipped.stdout, "labels skip numbers"
+        told = json.loads(call("run", "atlas-notes", "--json").stdout)
+        assert len(told["answers"]) == 8 and told["appended_peak_tokens"] > 3 * told["peak_tokens"]
+        assert sum(answer["em"] for answer in told["answers"]) >= 3
+        for number, name in enumerate(("quickstart-seed0", "quickstart-fold(3)-seed1")):
+            train = tmp_path / "runs" / name / "train"
+            shutil.copytree(policy_folder("shipped"), train / "policy")
+            os.utime(train / "policy", (number, number))
+            (train / "config.toml").write_text('context = "fold(3)"\n[tasks]\nkind = "atlas"\nworlds = 1\n')
+        assert f"policy: {Path('runs') / name / 'train' / 'policy'}\n" in call("run", "--objectives", 2).stdout
 
     def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, reader, tmp_path, monkeypatch):
         monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))

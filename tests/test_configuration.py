@@ -150,6 +150,12 @@ def test_giving_one_key_of_a_section_leaves_the_others(tmp_path: Path) -> None:
         ("sampelr = 2", (), "unknown key sampelr; did you mean sampler? Keys of the file: steps, name, greedy,", ""),
         ('env = {kind = "shop", top_k = 3}', (), "unknown key env.top_k.", "Keys of [env]: kind, pages"),
         (
+            'env = {kind = "search", top_k = 3}',
+            ("env.kind=shop",),
+            "unknown key env.top_k.",
+            "The key is of the file's own kind; 'env={kind=\"...\"}' replaces the section",
+        ),
+        (
             "judge = {sed = 3}",
             (),
             "unknown key judge.sed; did you mean judge.seed?",

@@ -3,10 +3,14 @@
 A page's blocks run in order, in one scratch folder. Python with a title is a file that is only compiled here; TOML may
 be an excerpt of a recipe. Blocks of `text`, `json` or without a language are output or data. Commands are checked up to
 where their work would begin: nothing is served or downloaded.
+
+The pages in `TYPED` are typed as they stand, their programs started and their commands run to the end, `small` ones in
+place of minutes; what cannot be is in `NOT_RUN` with the reason. Tutorials begin in an empty folder.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -82,6 +86,18 @@ prompt = "plain"
 [rl]
 curriculum = [{ steps = 1, objectives = [1] }]
 """
+TUTORIALS = ("tutorials/your-questions.md", "extending/environment.md", "extending/reward.md")
+"""Begin in an empty folder."""
+TYPED = (*TUTORIALS, "README.md", "tutorials/quickstart.md", "cost.md", "memory/probe.md")
+"""Pages whose commands run to their end; those of `TUTORIALS` whenever tests run, the others if asked for (slow)."""
+NOT_RUN = {
+    "--base-url": "needs a model server",
+    "proxy": "serves until it is stopped",
+    "models/my-model": "needs a model that knows English",
+    "langchain": "needs packages that tests do without",
+    "mine.toml": "is the reader's own",
+}
+"""Word of a command -> why it is only checked; `mine.toml` only on pages that do not write it."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
@@ -118,6 +134,30 @@ def commands(text: str) -> Iterator[list[str]]:
             words = words[:start]
         if words and words[0] != "export":
             yield words
+
+
+def small(recipe: Recipe) -> Recipe:
+    """The same with a step of each stage and few tasks."""
+    changed: dict[str, object] = {"workers": 1, "tasks": recipe.tasks.few()}
+    asked = recipe.evaluation
+    changed["evaluation"] = asked.model_copy(update={"tasks": min(2, asked.tasks), "objectives": asked.objectives[:2]})
+    if (sft := recipe.sft) is not None:
+        changed["sft"] = sft.model_copy(update={"steps": 2, "tasks": min(8, sft.tasks)})
+    if (rl := recipe.rl) is not None:
+        phase = rl.curriculum[0].model_copy(update={"steps": 1})
+        changed["rl"] = rl.model_copy(update={"curriculum": (phase,), "tasks_per_step": 2, "group_size": 2})
+    return recipe.model_copy(update=changed)
+
+
+def runs_whole(page: Path, words: list[str], scene: Path) -> bool:
+    """Whether the command runs to its end."""
+    own = {"mine.toml"} if (scene / "mine.toml").exists() and str(page).endswith(TUTORIALS) else set()
+    return not any(word in words for word in NOT_RUN.keys() - own)
+
+
+def run_command(words: list[str], where: str) -> None:
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, f"{where}: {shlex.join(words)}\n{result.output}{result.exception!r}"
 
 
 def check_command(words: list[str], scene: Path, where: str) -> None:
@@ -211,6 +251,71 @@ def test_the_code_of_a_page_runs(page: Path, folder: Path, tmp_path: Path, monke
         else:
             assert block.language in ("", "json", "text"), f"{block.where}: no test runs {block.language}"
             assert not re.search(r"^(mem1|make|pip|python) ", block.text, re.MULTILINE), f"{block.where}: mark it bash"
+
+
+def typed(page: Path, scene: Path) -> int:
+    """Types what stands on a page, and returns how many commands ran to their end."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    ran = 0
+    for block in blocks(page):
+        if block.title:
+            (scene / block.title).write_text(block.text, encoding="utf-8")
+        if block.language == "python" and block.title in (None, "train.py"):
+            exec(compile(block.text, block.where, "exec"), names)
+        elif block.language == "bash":
+            for words in commands(block.text):
+                if words[0] == "mem1" and runs_whole(page, words, scene):
+                    run_command(words, block.where)
+                    ran += 1
+    return ran
+
+
+@pytest.mark.timeout(0)  # how long it takes is the machine's affair
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in TUTORIALS else pytest.mark.slow) for name in TYPED]
+)
+def test_a_page_can_be_typed(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    scene = tmp_path / "scene"
+    if name in TUTORIALS:
+        scene.mkdir()
+    else:
+        shutil.copytree(request.getfixturevalue("folder"), scene, symlinks=True)
+    monkeypatch.chdir(scene)
+    for module in ("mem1.api", "mem1.configuration"):
+
+        def loaded(path, kind, overrides=(), whole=load_toml):
+            found = whole(path, kind, overrides)
+            return small(found) if kind is Recipe else found
+
+        monkeypatch.setattr(f"{module}.load_toml", loaded)
+    page = next(page for page in PAGES if str(page.relative_to(ROOT)) in (name, f"docs/{name}"))
+    assert typed(page, scene) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "command", "least"),
+    [
+        ("tutorials/your-questions.md", ["train", "mine.toml", "--out", "runs/mine"], [0.7, 0.7, 0.6]),
+        ("extending/environment.md", ["train", "recipe.toml", "--out", "runs/sums"], [0.7, 0.3]),
+        ("extending/reward.md", ["train", "recipe.toml", "--out", "runs/concise"], [0.6, 0.3]),
+    ],
+)
+def test_a_tutorial_ends_with_what_it_says(
+    name: str, command: list[str], least: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs" / name):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, block.where, "exec"), {})
+    run_command(["mem1", *command], name)
+    rows = json.loads((tmp_path / command[-1] / "result.json").read_text())["rows"]
+    found = [row["em"] if row["em"] is not None else row["right"] for row in rows]
+    assert all(score >= bound for score, bound in zip(found, least, strict=True)), found
 
 
 def test_pages_have_code():

@@ -118,6 +118,17 @@ def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pyt
     assert not any(check.ok for name, check in found.items() if name not in ("writers", "results"))
 
 
+def test_what_is_missing_stands_last_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", "webshop-7b", "--dry-run"])
+    lines = result.stdout.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("missing "))
+    heads = [line.partition(": ")[0] for line in lines[first:]]
+    assert result.exit_code == 1
+    assert heads[:3] == ["missing model, model.path", "missing tokenizer, model.path", "missing tasks, [tasks]"]
+    assert all(head.startswith("missing ") for head in heads), "nothing follows what is missing"
+
+
 def test_a_vocabulary_that_cannot_do_the_tasks_is_found():
     config = load_toml(RECIPES["webshop-quick"], Recipe, ["vocabulary=paper"])
     with pytest.raises(UserError, match="has no actions of a shop"):

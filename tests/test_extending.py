@@ -37,12 +37,14 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, Path(module).stem, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    mem1.train(mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]"), out="one")
+    few = ("rl.curriculum=[{ steps = 1, objectives = [1] }]", "rl.tasks_per_step=2", "rl.group_size=2")
+    few += ("sft.steps=1", "sft.tasks=4") if "[sft]" in recipe else ()
+    mem1.train(mem1.load_recipe("recipe.toml", *SMALL, *few), out="one")
     config = mem1.load_recipe("one/config.toml")  # what the run left repeats it, the plug-in included
-    assert config == mem1.load_recipe("recipe.toml", *SMALL, "rl.curriculum=[{ steps = 1, objectives = [1] }]")
+    assert config == mem1.load_recipe("recipe.toml", *SMALL, *few)
     done = mem1.train(config, out="one", resume=True)
     assert done is not None and (tmp_path / "one" / "policy").is_dir()
-    (row,) = mem1.evaluate(config, "one/policy", out="one/evaluation")
+    (row,) = mem1.evaluate(config, "one/policy", objectives=(1,), tasks=4, out="one/evaluation")
     assert (row.objectives, row.tasks, row.policy) == (1, 4, "policy")
     assert row.context == config.context
     assert ("right" in row.as_dict()) == (page.stem == "environment")

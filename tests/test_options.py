@@ -279,10 +279,16 @@ class TestModelsByTheirId:
         monkeypatch.chdir(tmp_path)
         assert policy_folder("org/tiny") == Path("org/tiny")
 
-    def test_for_another_the_command_that_fetches_it_is_named(self, cache: Path, terminal: Terminal):
+    def test_for_another_the_command_that_fetches_it_is_named_but_not_for_a_folder(
+        self, cache: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
         said = terminal.error("eval", "--model", "org/other", "--objectives", "1", "--limit", "1")
         assert "download it first (mem1 downloads nothing by itself): hf download org/other" in said
-        assert "hf download" not in terminal.error("eval", "--model", "nowhere", "--objectives", "1", "--limit", "1")
+        for folder in ("nowhere", "models/nowhere", "runs/mine", f"{cache.parents[2].name}/nowhere"):
+            with monkeypatch.context() as there:
+                there.chdir(cache.parents[3])
+                said = terminal.error("eval", "--model", folder, "--objectives", "1", "--limit", "1")
+            assert f"{folder} is " in said and "hf download" not in said
 
     @pytest.mark.parametrize("given", [None, "org/tiny", "shipped", "stand-in"])
     def test_the_tokenizer_of_a_served_model_is_found_likewise(self, cache: Path, given: str | None):

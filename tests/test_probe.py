@@ -126,7 +126,8 @@ def test_a_model_behind_a_server_writes_the_states():
 
 def test_the_command_prints_a_table_json_and_a_page(terminal: Terminal, tmp_path: Path):
     given = ("probe", "keep", "window(2)", "--count", "1", "--exchanges", "10", "--facts", "8")
-    code, out, _ = terminal(*given, "--plot", tmp_path / "new" / "probe.html")
+    code, out, said = terminal(*given, "--plot", tmp_path / "new" / "probe.html")
+    assert f"Tables and figures: {tmp_path / 'new' / 'probe.html'}" in said
     assert code == 0 and "window(2)" in out and "100 %" in out
     page = (tmp_path / "new" / "probe.html").read_text("utf-8")
     assert "What memories keep" in page and "Content-Security-Policy" in page

@@ -205,10 +205,13 @@ def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():
     assert " Endings without an answer: trained, N = 1: 2 out_of_tokens of 3." in note([cut])
     assert " All tasks answered." in note([row()]) and warnings([row()]) == []
     assert [line.partition(": raise")[0] for line in warnings([cut])] == [
-        "Warning: trained, N = 1: 2 of 3 tasks ended with out_of_tokens"
+        "Warning: trained: most tasks ended with out_of_tokens (2 of 3 at N = 1)"
+    ]
+    assert [line.partition(": raise")[0] for line in warnings([cut, row(endings=ended, objectives=4)])] == [
+        "Warning: trained: most tasks ended with out_of_tokens (2 of 3 at N = 1, 2 of 3 at N = 4)"
     ]
     for text in (" ".join(printed([cut]).split()), markdown([cut]).replace("\\", ""), latex([cut])):
-        assert "2 of 3 tasks ended with out_of_tokens" in text and "budget.completion_extra" in text
+        assert "most tasks ended with out_of_tokens (2 of 3 at N = 1)" in text and "budget.completion_extra" in text
     assert warnings([row(endings={**ended, "answered": 2, "out_of_tokens": 1})]) == []
 
 

@@ -1,8 +1,8 @@
 """The front door: a recipe is read, trained and evaluated in three lines.
 
-    recipe = mem1.load_recipe("atlas-quick", "tasks.kind=my_package.sums:Sums")
-    mem1.train(recipe, out="runs/sums")
-    rows = mem1.evaluate(recipe, mem1.load_policy("runs/sums/policy"), objectives=(2,), tasks=100)
+    recipe = mem1.load_recipe("atlas-quick", "rl.learning_rate=1e-4")
+    mem1.train(recipe, out="runs/quick")
+    rows = mem1.evaluate(recipe, "runs/quick/policy", objectives=(2,), tasks=100)
 
 A model on a server needs no recipe, and no torch:
 

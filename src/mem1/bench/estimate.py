@@ -58,7 +58,7 @@ def estimates(suite: Suite, memories: Sequence[str], *, seed: int, prices: Price
     def played(cell: Cell, memory: str) -> dict[str, float]:
         drawn = drawing.of(cell)
         most = max(2, _PLAYED // cell.objectives)
-        return _mean(player.attempts(drawn, drawn.tasks[:most], memory, lambda: False))
+        return _mean(player.attempts(drawn, drawn.tasks[: min(most, suite.asked(cell))], memory, lambda: False))
 
     found = []
     for memory in memories:
@@ -70,9 +70,11 @@ def estimates(suite: Suite, memories: Sequence[str], *, seed: int, prices: Price
             if cell.objectives not in smaller and (turns <= _LONGEST or len(smaller) < 2):
                 smaller[cell.objectives] = played(cell, memory)
             for name in _MEASURED:
-                total[name] += cell.tasks * _at(cell.objectives, {n: means[name] for n, means in smaller.items()})
+                total[name] += suite.asked(cell) * _at(
+                    cell.objectives, {n: means[name] for n, means in smaller.items()}
+                )
         cost = None if prices is None else total.pop("cost")
-        tasks = sum(cell.tasks for cell in suite.cells)
+        tasks = sum(map(suite.asked, suite.cells))
         found.append(Estimated(memory=memory, tasks=tasks, **{**total, "cost": cost}))
     return found
 

@@ -89,9 +89,9 @@ class _Records:
     def _take(self, attempt: Attempt) -> None:
         self.found[attempt.memory, attempt.task] = attempt
 
-    def of(self, cell: Cell, memory: str, seed: int) -> list[Attempt]:
-        """Those at tasks of a cell, in order."""
-        return [found for id in cell.ids(seed) if (found := self.found.get((memory, id))) is not None]
+    def of(self, cell: Cell, memory: str, seed: int, asked: int | None = None) -> list[Attempt]:
+        """Those at tasks of a cell, or at the first ones that are asked, in order."""
+        return [found for id in cell.ids(seed)[:asked] if (found := self.found.get((memory, id))) is not None]
 
 
 def run(
@@ -118,11 +118,15 @@ def run(
         records = _Records(path=folder / ATTEMPTS)
         records.read()
         rows = [(cell, memory) for cell in cells for memory in memories]
-        of = sum(cell.tasks for cell, _ in rows)
+        of = sum(suite.asked(cell) for cell, _ in rows)
+
+        def done() -> list[Attempt]:
+            return [found for cell, memory in rows for found in records.of(cell, memory, seed, suite.asked(cell))]
+
         tell = on_progress or (lambda attempts, of: None)
-        tell([attempt for row in rows for attempt in records.of(*row, seed)], of)
-        jobs = [job for row in rows for job in _missing(player, records, *row, seed)]
-        with _saying_what_is_saved(folder, lambda: sum(len(records.of(*row, seed)) for row in rows), of) as stopped:
+        tell(done(), of)
+        jobs = [job for row in rows for job in _missing(player, suite, records, *row, seed)]
+        with _saying_what_is_saved(folder, lambda: len(done()), of) as stopped:
             for attempts in _work(player, Drawing(suite, seed=seed, native=player.native), jobs, stopped):
                 records.add(attempts)
                 tell(attempts, of)
@@ -176,10 +180,11 @@ def _short(value: Any) -> str:
     return text if len(text) < 200 else f"{text[:200]}…"
 
 
-def _missing(player: Player, records: _Records, cell: Cell, memory: str, seed: int) -> Iterator[Job]:
+def _missing(player: Player, suite: Suite, records: _Records, cell: Cell, memory: str, seed: int) -> Iterator[Job]:
     """What is to be attempted, again too where the server or the tool failed; always the same tasks together."""
-    for first in range(0, cell.tasks, player.together):
-        places = tuple(range(first, min(first + player.together, cell.tasks)))
+    asked = suite.asked(cell)
+    for first in range(0, asked, player.together):
+        places = tuple(range(first, min(first + player.together, asked)))
         found = [records.found.get((memory, cell.ids(seed)[place])) for place in places]
         if not all(attempt is not None and Ended(attempt.ended).scorable for attempt in found):
             yield Job(cell, memory, places)
@@ -208,7 +213,7 @@ def _result(known: Mapping[str, Any], suite: Suite, records: _Records, seed: int
         records.of(cell, memory, seed)
         for memory in known["memories"]
         for cell in suite.cells
-        if len(records.of(cell, memory, seed)) == cell.tasks
+        if len(records.of(cell, memory, seed)) >= suite.asked(cell)
     ]
     return Result(
         model=known["model"],

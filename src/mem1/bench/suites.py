@@ -56,6 +56,12 @@ class Suite:
     name: str
     cells: tuple[Cell, ...]
     config: Config
+    limit: int | None = None
+    """Most tasks of a cell that are attempted, its first ones; None: all."""
+
+    def asked(self, cell: Cell) -> int:
+        """How many tasks of a cell are attempted."""
+        return cell.tasks if self.limit is None else min(self.limit, cell.tasks)
 
     @property
     def families(self) -> tuple[str, ...]:

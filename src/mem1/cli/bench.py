@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +61,9 @@ def command(
         ),
     ] = None,
     families: Annotated[str | None, typer.Option(help="Comma-separated families of the suite. Default: all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Tasks of each family and size; all later by leaving it out.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="0: the public tasks; any other: fresh ones.")] = 0,
     prices: Annotated[str | None, typer.Option(help="Price class (docs/cost.md), for costs; or your own:")] = None,
     fresh: Annotated[float | None, typer.Option(help="Your price per million prompt tokens.")] = None,
@@ -124,7 +127,8 @@ def command(
         raise UserError(
             "--max-cost needs prices: give --prices, or your own by --fresh, --cached, --write and --output"
         )
-    chosen = suite_of(suite).only(_names(families))
+    whole = replace(suite_of(suite), limit=limit)
+    chosen = whole.only(_names(families))
     if base_url is not None:
         taker = _served(base_url, model, api_key_env, concurrency, setting, priced, max_cost)
     elif script is not None:
@@ -143,7 +147,7 @@ def command(
         bar = _Bar(progress, taker.name, priced)
         result = run(
             taker.player,
-            suite_of(suite),
+            whole,
             memories,
             seed=seed,
             folder=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,6 +76,20 @@ def command(
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, folder=out, on_progress=JudgeBar(progress))
     show(rows, as_json=as_json, computed=agent.computed)
+    check_sampled([t for of_size in trajectories.values() for t in of_size])
+
+
+def check_sampled(trajectories: Sequence[Trajectory]) -> None:
+    """Exit with 1 and the most frequent reason where the model wrote no token in any attempt."""
+    from mem1.evaluation.report.tables import ADVICE
+
+    if any(trajectory.num_completion_tokens for trajectory in trajectories):
+        return
+    reasons = Counter((trajectory.ended, trajectory.detail) for trajectory in trajectories)
+    ((ended, detail), count), *_ = reasons.most_common(1)
+    why = ": ".join(filter(None, (str(ended), detail, ADVICE.get(ended, ""))))
+    say(f"nothing could be sampled: {count} of {len(trajectories)} attempts ended with {why}", "error")
+    raise typer.Exit(1)
 
 
 def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
@@ -99,12 +114,12 @@ def evaluate_agent(
     with bars(stderr()) as progress:
         bar = EvaluationBar(progress, agent.name, agent.limit)
         rows, trajectories = agent.evaluate(recipe, source, folder=folder, overwrite=overwrite, on_progress=bar)
-    for row in rows:
-        if row.tasks < recipe.evaluation.tasks:
-            say(
-                f"{row.policy}, N = {row.objectives}: {row.tasks} tasks, not {recipe.evaluation.tasks}; these "
-                "questions yield no others (no task is asked twice)"
-            )
+    few = [f"{row.tasks} at N = {row.objectives}" for row in rows if row.tasks < recipe.evaluation.tasks]
+    if few:
+        say(
+            f"{agent.name}: fewer than {recipe.evaluation.tasks} tasks ({', '.join(few)}); these questions yield no "
+            "others (no task is asked twice)"
+        )
     return rows, trajectories
 
 

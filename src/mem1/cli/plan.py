@@ -113,14 +113,11 @@ def show_plan(plan: Plan, advice: Advice | None = None) -> None:
 
 
 def show_dry_run(done: DryRun) -> None:
-    """Print what a dry run found to stdout, the plan last."""
+    """Print what a dry run found to stdout: the plan, then the checks, what is missing last."""
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(highlight=False)
-    for check in done.checks:
-        mark = "[green]ok     [/]" if check.ok else "[red]missing[/]"
-        console.print(f"{mark} {check.name}: ", end="")
-        console.print(check.detail, markup=False, soft_wrap=True)
     rehearsed = done.rehearsed
     console.print(
         f"Rehearsed with a tiny {done.plan.network.kind} on invented tasks, rewards and {rehearsed.tokenizer} "
@@ -130,6 +127,10 @@ def show_dry_run(done: DryRun) -> None:
     )
     console.print(f"On the meta device the recipe's model has {done.parameters:,} parameters.")
     show_plan(done.plan)
+    for check in sorted(done.checks, key=lambda check: not check.ok):
+        mark = "[green]ok     [/]" if check.ok else "[red]missing[/]"
+        console.print(f"{mark} {escape(check.name if check.ok else f'{check.name}, {check.key}')}: ", end="")
+        console.print(check.detail, markup=False, soft_wrap=True)
 
 
 def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:

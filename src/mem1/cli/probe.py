@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
-from mem1.cli.progress import bars, stderr, table
+from mem1.cli.progress import bars, say, stderr, table
 from mem1.errors import UserError
 from mem1.interrupts import stopped_while
 
@@ -91,6 +91,8 @@ def command(
     Console(highlight=False).print(
         _table(rows, next(iter(found.values())), model or "a stand-in that copies sentences")
     )
+    if plot is not None:
+        say(f"Tables and figures: {plot}")
 
 
 def _in_file(path: Path) -> tuple[int, Iterable[Transcript]]:

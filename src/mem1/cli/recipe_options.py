@@ -41,6 +41,8 @@ SHORT_NAMES: Mapping[str, ShortName] = {
     "seed": ShortName("evaluation.seed", int, "Seed of tasks and sampling."),
 }
 """Option -> the key that it fills. --out and --json, the other two for newcomers, fill none."""
+QUICKSTART = "atlas-notes"
+"""The recipe of `mem1 quickstart`."""
 OVERRIDES_HELP = "key=value, dotted: rl.learning_rate=1e-4; corpus is tasks.corpus"
 
 

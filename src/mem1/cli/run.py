@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mem1.cli.options import JsonOption, machine, refuse, work_begins
-from mem1.cli.recipe_options import Chosen, with_recipe
+from mem1.cli.recipe_options import QUICKSTART, Chosen, with_recipe
 from mem1.errors import UserError
 from mem1.evaluation.tokens import appended_tokens
 from mem1.interrupts import stopped_while
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from mem1.training.loop.recipe import Recipe
 
 
+_FOLLOWED = 8
+"""Most questions of a task that is shown without being asked for."""
 _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
 
@@ -61,10 +64,12 @@ def command(
 ) -> None:
     """Let an agent work on one task, and watch it turn by turn.
 
-    Without a recipe: a task of an invented world (Atlas) by the shipped policy, or your --question. With --mcp or
-    --memory: a chat agent at a server (docs/memory/agent.md).
+    Alone: the policy that the latest mem1 quickstart trained in runs/, or the one that it starts from, on eight
+    questions about an invented world (Atlas). With keys and no recipe: the shipped policy on such a task, or your
+    --question. With --mcp or --memory: a chat agent at a server (docs/memory/agent.md).
 
     \b
+    mem1 run
     mem1 run --objectives 3 context=full
     mem1 run --question "Who founded Alvex?" --corpus notes --model models/my-model
     mem1 run --question "..." tasks.kind=web tasks.api=serper --base-url http://127.0.0.1:8000/v1 --model qwen
@@ -84,17 +89,18 @@ def command(
     from mem1.protocol import vocabulary
 
     with tempfile.TemporaryDirectory() as folder:
+        chosen = chosen if question else _with_a_demonstration(chosen)
         recipe = _recipe(chosen, question or [], Path(folder) / "questions.jsonl")
         tags = vocabulary(recipe.vocabulary)
         source = recipe.tasks.source("evaluation", tags)
         work_begins()
-        size = len(question) if question else recipe.evaluation.objectives[0]
+        size = len(question) if question else _size(chosen, recipe.evaluation.objectives)
         (task,) = source.tasks(objectives=size, count=1, seed=recipe.evaluation.seed)
     agent = open_agent(recipe, tags, machine(invocation))
     check_words(agent.codec, [task], tags, whose=agent.name, results=recipe.tasks.results)
     console = stderr() if as_json else Console(highlight=False)
     rollout = replace(agent.rollout(recipe, source), on_turn=LiveView(tags, console))
-    for note in agent.notes:
+    for note in (f"policy: {recipe.model.name}", *agent.notes) if recipe.engine.kind == "local" else agent.notes:
         console.print(note, style="dim", markup=False)
     _introduce(task, console)
     sampling = Sampling(temperature=recipe.evaluation.temperature, seed=recipe.evaluation.seed)
@@ -108,6 +114,25 @@ def command(
         print(json.dumps({**as_record(trajectory), **computed}))
     else:
         _conclude(trajectory, console)
+
+
+def _with_a_demonstration(chosen: Chosen) -> Chosen:
+    """Quickstart's newest run in runs/, else its recipe, where the command line names neither policy nor tasks."""
+    if chosen.recipe is not None or any(not setting.startswith("evaluation.") for setting in chosen.settings):
+        return chosen
+    runs = [path for path in Path("runs").glob("quickstart*/train/config.toml") if (path.parent / "policy").is_dir()]
+    if not runs:
+        return replace(chosen, recipe=QUICKSTART)
+    newest = max(runs, key=lambda path: (path.parent / "policy").stat().st_mtime)
+    trained = f"model.path={json.dumps(str(newest.parent / 'policy'))}"
+    return replace(chosen, recipe=str(newest), settings=(trained, *chosen.settings))
+
+
+def _size(chosen: Chosen, evaluated: Sequence[int]) -> int:
+    """The number of questions that is asked for, else the largest that is evaluated and can be followed."""
+    if chosen.recipe is None or chosen.sets("evaluation.objectives"):
+        return evaluated[0]
+    return max((size for size in evaluated if size <= _FOLLOWED), default=evaluated[0])
 
 
 def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:

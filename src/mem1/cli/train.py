@@ -26,7 +26,7 @@ from mem1.cli.options import (
     work_begins,
 )
 from mem1.cli.progress import say
-from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
+from mem1.cli.recipe_options import OVERRIDES_HELP, QUICKSTART, expanded
 from mem1.configuration.model import LARGEST_SEED
 from mem1.errors import UserError
 from mem1.interrupts import Interrupted
@@ -199,7 +199,6 @@ def export(
         print(json.dumps({"policy": str(out)}))
 
 
-QUICKSTART = "atlas-notes"
 MEMORY = "notebook(4)"
 """The context policy of `QUICKSTART`: `mem1 quickstart` without `--context`."""
 WITHOUT_NOTES = ("vocabulary=paper-summary", "model.path=shipped-memories")

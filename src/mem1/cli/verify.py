@@ -75,7 +75,12 @@ def command(
     count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
     drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
     check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name, results=recipe.tasks.results)
-    with stopped_while("verifying"), stderr().status("sampling") as status:
+
+    def tell(what: str) -> None:
+        stderr().print(f"{what} ...", style="dim", markup=False, soft_wrap=True)
+
+    with stopped_while("verifying"):
+        tell(f"sampling {len(drawn)} attempts")
         sampling = Sampling(temperature=temperature, seed=asked.seed)
         with memory_named("sampling", ANSWERING):
             trajectories, steered = _sample(recipe, policy, source, drawn, sampling)
@@ -87,7 +92,7 @@ def command(
                 temperature=temperature,
                 attention=backend,
                 dialogue=policy.dialogue(recipe.chat, tags),
-                progress=lambda what: status.update(f"trainer: {what}"),
+                progress=lambda what: tell(f"computing {what}"),
             )
     if not has_gradients(backend, policy.model):
         stderr().print(NO_GRADIENTS, soft_wrap=True)
@@ -179,8 +184,19 @@ def _show(
     for check in checks:
         if check.failed:
             console.print(f"{check.name}: {check.explanation}", soft_wrap=True)
-    if any(check.verdict == "not tested" for check in checks):
+    untested = [check.name for check in checks if check.verdict == "not tested"]
+    if untested:
         console.print(
             "Not tested is not passed: there was nothing to compare, such as no second turn or no second attempt. Give "
             "--attempts 2 or more, and a budget with room for the tags; an agent must call the model twice."
         )
+    console.print(_in_words([check.name for check in checks if check.failed], untested), soft_wrap=True)
+
+
+def _in_words(failed: Sequence[str], untested: Sequence[str]) -> str:
+    """The verdict on all checks."""
+    if failed:
+        return f"[bold red]Not exact[/]: failed: {', '.join(failed)}. Training would not learn from what was sampled."
+    if untested:
+        return f"[yellow]Not shown to be exact[/]: not tested: {', '.join(untested)}."
+    return "[green]Exact[/]: every check passed; the trainer sees what the sampler saw."

@@ -29,7 +29,7 @@ def explain(
     for item in error.errors(include_url=False):
         keys, section = _place(model_type, item["loc"])
         origin = " (from the command line)" if _is_overridden(keys, overridden) else ""
-        lines.append(_sentence(item, keys, section, origin))
+        lines.append(_sentence(item, keys, section, origin) + _other_kind(item, keys, overridden))
     lines = list(dict.fromkeys(lines))
     return lines[0] if len(lines) == 1 else f"{len(lines)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
 
@@ -69,6 +69,17 @@ def _sentence(
     got = "" if isinstance(item["input"], (Mapping, list)) else f", got {_shown(item['input'])}"
     quoting = f"; quote it: {name}='\"{_shown(item['input'])}\"'" if item["type"] == "string_type" and origin else ""
     return f"{name}{origin}: {message[:1].lower()}{message[1:]}{got}{quoting}"
+
+
+def _other_kind(item: Mapping[str, Any], keys: Sequence[str | int], overridden: Sequence[Sequence[str]]) -> str:
+    """How to leave the file's keys out where the command line names another class for their section."""
+    section = tuple(map(str, keys[:-1]))
+    named = [key for *above, key in overridden if tuple(above) == section and key in ("kind", "name")]
+    if item["type"] != "extra_forbidden" or not named or _is_overridden(keys, overridden):
+        return ""
+    return (
+        f". The key is of the file's own {named[0]}; '{key_text(*section)}={{{named[0]}=\"...\"}}' replaces the section"
+    )
 
 
 def _shown(value: object) -> str:

@@ -120,13 +120,28 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Processes started inside do not import the program's script, which would train once more in each of them."""
+    main = sys.modules["__main__"]
+    file, spec = vars(main).pop("__file__", None), main.__spec__
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
+        if file is not None:
+            main.__file__ = file
+
+
 class _Helper:
     """Handle of a process that samples."""
 
     def __init__(self) -> None:
         self.connection, theirs = PROCESSES.Pipe()
         self.process = PROCESSES.Process(target=_serve, args=(theirs,), daemon=True, name="mem1-sampler")
-        self.process.start()
+        with _without_script():
+            self.process.start()
         theirs.close()
 
     def send(self, *request: Any) -> None:

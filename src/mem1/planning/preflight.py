@@ -41,6 +41,8 @@ class Check:
     """One requirement of a run."""
 
     name: str
+    key: str
+    """Key of the recipe, or option of the command, that sets it."""
     ok: bool
     detail: str
     """What was found, or what is missing and what to do."""
@@ -50,24 +52,32 @@ def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
     """All of them; `disk` are the bytes that the run's folder `out` will hold."""
     rollout, sft, agent = config.rollout, config.sft, config.agent
     return [
-        _checked("model", lambda: _model(config)),
-        _checked("tokenizer", lambda: _tokenizer(config)),
-        _checked("tasks", lambda: _tasks(config)),
-        *([_checked("trajectories", lambda: _trajectories(config, sft))] if sft and sft.trajectories else []),
-        _checked("search", config.tasks.check_search),
-        _checked("results", lambda: _results(config)),
-        *([_checked("agent", lambda: _agent(agent))] if agent is not None else []),
-        *([_checked("servers", lambda: _servers(rollout))] if isinstance(rollout, ServerRollouts) else []),
-        *([_checked("writers", lambda: check_writers(config.writers))] if config.writers else []),
-        _checked("disk", lambda: _disk(disk, out)),
+        _checked("model", "model.path", lambda: _model(config)),
+        _checked("tokenizer", "model.path", lambda: _tokenizer(config)),
+        _checked("tasks", "[tasks]", lambda: _tasks(config)),
+        *(
+            [_checked("trajectories", "sft.trajectories", lambda: _trajectories(config, sft))]
+            if sft and sft.trajectories
+            else []
+        ),
+        _checked("search", "[tasks]", config.tasks.check_search),
+        _checked("results", "[tasks]", lambda: _results(config)),
+        *([_checked("agent", "[agent]", lambda: _agent(agent))] if agent is not None else []),
+        *(
+            [_checked("servers", "rollout.servers", lambda: _servers(rollout))]
+            if isinstance(rollout, ServerRollouts)
+            else []
+        ),
+        *([_checked("writers", "writers", lambda: check_writers(config.writers))] if config.writers else []),
+        _checked("disk", "--out", lambda: _disk(disk, out)),
     ]
 
 
-def _checked(name: str, look: Callable[[], str]) -> Check:
+def _checked(name: str, key: str, look: Callable[[], str]) -> Check:
     try:
-        return Check(name=name, ok=True, detail=look())
+        return Check(name=name, key=key, ok=True, detail=look())
     except UserError as error:
-        return Check(name=name, ok=False, detail=str(error))
+        return Check(name=name, key=key, ok=False, detail=str(error))
 
 
 def _folder(config: Recipe) -> Path | None:

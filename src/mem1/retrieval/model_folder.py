@@ -21,6 +21,8 @@ from mem1.durable import sha256_of
 from mem1.errors import UserError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_FOLDERS = ("models", "runs", "checkpoints", "weights")
+"""What people call folders of their own; nobody on Hugging Face is called so."""
 
 
 def cached_snapshot(name: str) -> Path | None:
@@ -38,7 +40,8 @@ def cached_snapshot(name: str) -> Path | None:
 
 def how_to_fetch(name: str) -> str:
     """Advice to add to the message that a folder does not exist, where the name could be an id."""
-    if _ID.fullmatch(name) is None:
+    owner = Path(name).parts[:1]
+    if _ID.fullmatch(name) is None or owner[0] in _FOLDERS or Path(*owner).is_dir():
         return ""
     return f"; if it is a Hugging Face id, download it first (mem1 downloads nothing by itself): hf download {name}"
 

@@ -100,7 +100,7 @@ def note(rows: Sequence[ReportRow]) -> str:
     return f"{shared}{measured}{means}{appended}{special}"
 
 
-_ADVICE = {
+ADVICE = {
     Ended.OUT_OF_TOKENS: "raise budget.completion_extra (tokens of a completion) or budget.context",
     Ended.OUT_OF_TURNS: "raise the turn limit (tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
     Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (tasks.prompt=mem1), its "
@@ -113,15 +113,17 @@ _ADVICE = {
 
 
 def warnings(rows: Sequence[ReportRow]) -> list[str]:
-    """A sentence for each row in which most tasks failed for the same reason, with what to change."""
-    found: list[str] = []
+    """A sentence for each policy and reason for which most tasks of some sizes failed, with what to change."""
+    found: dict[tuple[str, Ended], list[str]] = {}
     for name, row in _named(rows):
-        for ended, advice in _ADVICE.items():
+        for ended in ADVICE:
             count = row.endings.get(ended.value, 0)
             if 2 * count > row.tasks:
-                of = f"{count} of {row.tasks} tasks ended with {ended}"
-                found.append(f"Warning: {name}, N = {row.objectives}: {of}: {advice}.")
-    return found
+                found.setdefault((name, ended), []).append(f"{count} of {row.tasks} at N = {row.objectives}")
+    return [
+        f"Warning: {name}: most tasks ended with {ended} ({', '.join(sizes)}): {ADVICE[ended]}."
+        for (name, ended), sizes in found.items()
+    ]
 
 
 def _endings(rows: Sequence[ReportRow]) -> str:
