@@ -12,7 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mem1.errors import UserError
-from mem1.messages.bounds import Bounds, cut_state, in_place_of, shortened, tokens_of, without_images
+from mem1.messages.bounds import (
+    MESSAGE_TOKENS,
+    Bounds,
+    cut_state,
+    in_place_of,
+    result_tokens,
+    shortened,
+    tokens_of,
+    without_images,
+)
 from mem1.messages.ours import Added, found_in, place_of, put_in_place
 from mem1.messages.policies import Past, Policy, Stays
 from mem1.messages.transcript import (
@@ -277,15 +286,20 @@ def _images_left(parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, 
 
 def _results_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
     """Tokens saved by handles in the place of results."""
-    contents = [(result, form.content_of(result)) for result in exchange.results]
-    places = [in_place_of(content, result.call.name, "r00000000", bounds) for result, content in contents]
-    limit = bounds.result
-    sizes = [tokens_of([{"content": content}], bounds.count) for _, content in contents]
-    shown = [size if limit is None else min(size, limit) for size in sizes]
-    return sum(size - bounds.count(place) - 4 for size, place in zip(shown, places, strict=True))
+    return sum(
+        result_tokens(form.content_of(result), bounds) - _gone_tokens(result, form, bounds)
+        for result in exchange.results
+    )
 
 
 def _rest_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
     """Tokens saved by dropping an exchange whose results have given way to handles."""
-    places = sum(bounds.count(in_place_of("", result.call.name, "r00000000", bounds)) for result in exchange.results)
-    return tokens_of(exchange.said, bounds.count) + places
+    gone = sum(_gone_tokens(result, form, bounds) for result in exchange.results)
+    return tokens_of(exchange.said, bounds.count) + gone
+
+
+def _gone_tokens(result: Result, form: Form, bounds: Bounds) -> int:
+    """Tokens of the message in which a handle stands for a result; a result that is no longer stays itself."""
+    content = form.content_of(result)
+    place = in_place_of(content, result.call.name, "r00000000", bounds)
+    return min(result_tokens(content, bounds), MESSAGE_TOKENS + bounds.count(place))

@@ -125,6 +125,12 @@ def tokens_of(messages: Sequence[Message], count: Callable[[str], int] = estimat
     return sum([MESSAGE_TOKENS + _tokens(message, count) for message in messages])
 
 
+def result_tokens(content: Content, bounds: Bounds) -> int:
+    """Tokens of a result as a message: of its text, as many as its bound lets stand; images stay."""
+    beyond = 0 if bounds.result is None else max(0, bounds.count(texts(content)) - bounds.result)
+    return tokens_of([{"content": content}], bounds.count) - beyond
+
+
 def common_tokens(before: Sequence[Message], after: Sequence[Message], count: Callable[[str], int] = estimated) -> int:
     """Tokens that two prompts begin with alike, which a prompt cache can serve; inside a message, of its first text."""
     tokens = 0

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mem1.messages.bounds import Bounds, tokens_of
+from mem1.messages.bounds import Bounds, result_tokens, tokens_of
 from mem1.messages.transcript import Exchange, Form, Transcript, User
 from mem1.prices import PrefixCache, Prices
 
@@ -50,11 +50,8 @@ def measured(transcript: Transcript, form: Form, bounds: Bounds) -> Sizes:
     exchanges = [part for part in transcript.parts if isinstance(part, Exchange)]
     users = [part.message for part in transcript.parts if isinstance(part, User)]
     said = sum(tokens_of(exchange.said, bounds.count) for exchange in exchanges)
-    limit = math.inf if bounds.result is None else bounds.result
     returned = sum(
-        min(limit, tokens_of([{"content": form.content_of(result)}], bounds.count))
-        for exchange in exchanges
-        for result in exchange.results
+        result_tokens(form.content_of(result), bounds) for exchange in exchanges for result in exchange.results
     )
     number = max(1, len(exchanges))
     return Sizes(
