@@ -14,14 +14,16 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import MUSIQUE, write_lines
 from typer.testing import CliRunner
 
+import mem1.api
 from mem1.cli.main import app
 from mem1.cli.options import only_checked
 from mem1.configuration import load_toml
@@ -270,12 +272,34 @@ def typed(page: Path, scene: Path) -> int:
     return ran
 
 
+@pytest.fixture
+def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recipe that is loaded is a small one."""
+
+    def loaded(path: Path | None, kind: type, overrides: Sequence[str] = ()) -> object:
+        found = load_toml(path, kind, overrides)
+        return small(found) if isinstance(found, Recipe) else found
+
+    for module in ("mem1.api", "mem1.configuration"):
+        monkeypatch.setattr(f"{module}.load_toml", loaded)
+
+
+def test_the_example_of_the_front_door_runs(tmp_path: Path, small_recipes: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    served = "mem1.connect("  # the second example is about a model on a server
+    first, second = re.findall(r"(?:^    .*\n)+", str(mem1.api.__doc__), re.MULTILINE)
+    assert served in second and served not in first
+    names: dict[str, Any] = {"mem1": mem1}
+    exec(first.replace("tasks=100", "tasks=2").replace("    ", "", 1).replace("\n    ", "\n"), names)
+    assert [row.tasks for row in names["rows"]] == [2]
+
+
 @pytest.mark.timeout(0)  # how long it takes is the machine's affair
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in TUTORIALS else pytest.mark.slow) for name in TYPED]
 )
 def test_a_page_can_be_typed(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, small_recipes: None, monkeypatch: pytest.MonkeyPatch
 ):
     scene = tmp_path / "scene"
     if name in TUTORIALS:
@@ -283,13 +307,6 @@ def test_a_page_can_be_typed(
     else:
         shutil.copytree(request.getfixturevalue("folder"), scene, symlinks=True)
     monkeypatch.chdir(scene)
-    for module in ("mem1.api", "mem1.configuration"):
-
-        def loaded(path, kind, overrides=(), whole=load_toml):
-            found = whole(path, kind, overrides)
-            return small(found) if kind is Recipe else found
-
-        monkeypatch.setattr(f"{module}.load_toml", loaded)
     page = next(page for page in PAGES if str(page.relative_to(ROOT)) in (name, f"docs/{name}"))
     assert typed(page, scene) >= 1
 
