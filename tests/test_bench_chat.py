@@ -261,6 +261,13 @@ class TestTheJournal:
         assert asked == [1, 4, 7] and len(again) == 3 and again.money == 1.5
         assert (first.right, first.tokens, first.searches) == (second.right, second.tokens, second.searches)
 
+    def test_a_changed_reply_is_noticed_and_asked_again_once_its_line_is_removed(self, tmp_path: Path):
+        path = tmp_path / "journal.jsonl"
+        attempt(player(lambda messages: completion("Q1 x; Q2 y"), Journal(path)))
+        path.write_text(path.read_text().replace("Q2 y", "Q2 z"))
+        with pytest.raises(UserError, match=r"journal.jsonl:1: this reply is not as it was recorded; remove the line"):
+            Journal(path)
+
     def test_another_memory_or_another_request_is_asked(self, tmp_path: Path):
         journal = Journal(tmp_path / "journal.jsonl")
         attempt(player(lambda messages: completion("Q1 x"), journal))

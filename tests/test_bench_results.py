@@ -46,6 +46,14 @@ def test_another_file_is_an_error(tmp_path: Path, text: str):
         load_result(tmp_path / "result.json")
 
 
+def test_a_changed_digit_is_noticed(tmp_path: Path):
+    save_result(tmp_path / "result.json", result())
+    text = (tmp_path / "result.json").read_text()
+    (tmp_path / "result.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(UserError, match=r"is not a result of mem1 bench: it is not as it was written"):
+        load_result(tmp_path / "result.json")
+
+
 WRONG = {
     "right": [[], [2.0, 0.0], [1.0], "10", [None, 1.0]],
     "objectives": [0, -1, 2**60, "two"],

@@ -311,8 +311,8 @@ def test_optimizer_states_that_fit_nothing_are_a_user_error(tmp_path: Path) -> N
         "",
         "[]",
         '{"format": 1, "crc32": {"state.json": 5}}',
-        '{"kind": "checkpoint", "format": 2, "facts": {}, "files": {"../secret": [1, 5]}}',
-        '{"kind": "checkpoint", "format": 2, "facts": {}, "files": {"state.json": 5}}',
+        '{"kind": "checkpoint", "format": 3, "facts": {}, "files": {"../secret": [1, 5]}}',
+        '{"kind": "checkpoint", "format": 3, "facts": {}, "files": {"state.json": 5}}',
         '{"kind": "bm25", "format": 2, "facts": {}, "files": {}}',
         "[" * 100_000,
     ],
@@ -327,8 +327,8 @@ def test_a_damaged_manifest_is_a_user_error(tmp_path: Path, text: str) -> None:
 def test_a_later_format_is_a_user_error(tmp_path: Path) -> None:
     path = save(tmp_path, 10)
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 3}))
-    with pytest.raises(UserError, match="has format 3; this mem1 reads format 2"):
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 4}))
+    with pytest.raises(UserError, match="has format 4; this mem1 reads format 3"):
         load(path)
 
 

@@ -214,7 +214,8 @@ def test_bounds_hold_for_results_images_state_and_the_whole_prompt():
     ]
     assert fold(FOUR, bounds=Bounds(prompt=600))[-1] == FOUR[-1]
     with pytest.raises(
-        UserError, match=r"only the pinned ones, the state and the newest exchange are left; raise bounds\.prompt"
+        UserError,
+        match=r"only the pinned ones, the state and the newest exchange are left; raise the bound of the prompt",
     ):
         fold([{"role": "user", "content": LONG * 3}, *call(1)], bounds=Bounds(prompt=300))
     long_state = fold(with_state(FOUR, "\n".join(f"line {i}" for i in range(200))), "fold(1)", bounds=Bounds(state=50))

@@ -206,7 +206,7 @@ def test_a_conversation_with_its_state_is_all_that_another_process_needs():
 
 
 def test_fold_auto_needs_prices_and_folds_as_often_as_they_advise():
-    with pytest.raises(UserError, match=r"fold\(auto\) needs prices; give prices='hosted-90'"):
+    with pytest.raises(UserError, match=r"fold\(auto\) needs prices, such as hosted-90"):
         Memory("fold(auto)", write=Model())
     model = Model()
     memory = Memory("fold(auto)", write=model, prices="open-weights", bounds=Bounds(state=100))

@@ -111,7 +111,7 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("run --memory keep --question a --corpus c --seed 1", "and keys of [engine]; leave out tasks.corpus"),
         ("run --memory keep --question a --tokenizer stand-in --base-url http://x/v1", "leave out engine.tokenizer"),
         ("run --memory forget --question a --base-url http://x/v1 --model m", "unknown memory 'forget'"),
-        ("run --memory fold(auto) --question a --base-url http://x/v1 --model m", "fold(auto) needs prices"),
+        ("run --memory fold(auto) --question a --base-url http://x/v1 --model m", "(--prices of a command"),
         ("run --mcp ' --question a --base-url http://x/v1 --model m", "is neither a command nor an http address"),
         ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,40 @@ def test_a_proxy_of_the_environment_that_cannot_be_used_is_named(monkeypatch: py
     monkeypatch.setenv("https_proxy", "ftp://a.example")
     with pytest.raises(UserError, match=r"the environment's proxy to https://b\.example cannot be used"):
         to_upstream.Upstream("https://b.example")
+
+
+def sent(url: str, head: str, body: bytes = b"") -> bytes:
+    """Status line of the answer to a request that no client would write."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(f"{head}\r\nhost: {host}\r\n\r\n".encode() + body)
+        return connection.recv(1 << 16).split(b"\r\n")[0]
+
+
+def test_a_request_with_two_lengths_is_refused_without_a_traceback(caplog: pytest.LogCaptureFixture):
+    head = f"POST {CHAT} HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked"
+    with running() as at:
+        assert sent(at.url, head, b"2\r\n{}\r\n0\r\n\r\n") == b"HTTP/1.1 400 Bad Request"
+        assert at.upstream.raw == [] and not [record for record in caplog.records if record.exc_info]
+
+
+CLIMBING = (
+    "/../x", "/v1/../../x", "/a/%2e%2e/%2E%2e/x", "/a/..%2f..%2fx", "/a/%252e%252e/x", "/a/..\\..\\x", "/a/..%5cx",
+    "/a/..;a=1/x", "/a/.%2e", "/..",
+)  # fmt: skip
+
+
+def test_a_path_never_leaves_the_upstreams_prefix():
+    upstream = Upstream()
+    with app_in_a_thread(upstream, accepts=None) as there:
+        proxy = Proxy(to_upstream.Upstream(f"{there}/tenant/one"), lambda form, on_event: Memory("keep", form=form))
+        with app_in_a_thread(proxy, accepts=None) as here:
+            for path in CLIMBING:
+                assert sent(here, f"GET {path} HTTP/1.1") == b"HTTP/1.1 400 Bad Request", path
+            assert upstream.paths == []
+            for path in ("/v1/files/a..b", "/v1/...", "/v1/.hidden/%2e"):
+                assert sent(here, f"GET {path} HTTP/1.1") == b"HTTP/1.1 200 OK", path
+            assert all(path.startswith("/tenant/one/v1/") for path in upstream.paths) and len(upstream.paths) == 3
 
 
 def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):

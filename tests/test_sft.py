@@ -38,7 +38,7 @@ from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import Progress, train
 from mem1.training.ranks.optimizers import adamw, muon
-from mem1.training.weights.policy import Policy, make_policy
+from mem1.training.weights.policy import Policy, load_policy, make_policy
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
 STAND_IN = Codec.load(Path(__file__).parents[1] / "src" / "mem1" / "assets" / "stand-in")
@@ -266,6 +266,32 @@ class TestRuns:
         with pytest.raises(UserError, match="no file matches"):
             run(config, stopped, resume=True)
         assert run(config, out, resume=True).complete, "no step of [sft] is left, so nothing is read"
+
+    def test_what_has_changed_since_it_was_written_is_noticed(self, file, tmp_path):
+        write_trajectories(file, attempts(CODEC))
+        config, out = recipe(str(file), optimizer="adamw", learning_rate=1e-3), tmp_path / "run"
+        assert run(config, out).complete
+        metrics, rows = out / "metrics.jsonl", (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+        for changed in (
+            rows[1:],
+            rows[:-1],
+            [rows[0].replace('"loss": ', '"loss": 1'), *rows[1:]],
+        ):
+            metrics.write_text("".join(changed))
+            with pytest.raises(UserError, match=r"metrics.jsonl is not as the run has written it"):
+                run(config, out, resume=True)
+        metrics.write_text("".join(rows))
+        assert run(config, out, resume=True).complete and metrics.read_text() == "".join(rows)
+
+        weights = bytearray((out / "policy" / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (out / "policy" / "model.safetensors").write_bytes(weights)
+        with pytest.raises(
+            UserError, match=r"policy is damaged: model.safetensors is missing or not as it was written"
+        ):
+            load_policy(out / "policy")
+        (out / "policy" / "manifest.json").unlink()
+        assert load_policy(out / "policy").folder == out / "policy", "whoever changed it on purpose says so"
 
     @pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
     def test_adapters_are_trained_and_merged_before_the_next_stage_trains_new_ones(self, file, tmp_path):

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mem1.errors import UserError
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 
 
@@ -30,7 +31,7 @@ class Call(NamedTuple):
 
 
 def digest_of(request: Any) -> str:
-    """SHA-256 (hexadecimal, shortened) of a request as JSON."""
+    """SHA-256 (hexadecimal, shortened) of a request, or a record, as JSON."""
     written = json.dumps(request, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -49,7 +50,11 @@ class Journal:
         """Cost of all its replies."""
         if path is not None and path.exists():
             drop_cut_line(path)
-            for _, line in read_objects(path):
+            for number, line in read_objects(path):
+                if line.pop("digest", None) != digest_of(line):
+                    raise UserError(
+                        f"{path}:{number}: this reply is not as it was recorded; remove the line, and it is asked again"
+                    )
                 call = Call(line["task"], line["memory"], line["number"], line["request"])
                 self._replies[call] = line["reply"]
                 self.money += line["money"]
@@ -65,6 +70,7 @@ class Journal:
         """Keeps a reply. Raises UserError where it cannot be written."""
         if self._path is not None:
             with self._lock:
-                append_objects(self._path, [{**call._asdict(), "money": money, "reply": reply}])
+                line = {**call._asdict(), "money": money, "reply": reply}
+                append_objects(self._path, [{**line, "digest": digest_of(line)}])
                 self.money += money
                 self._replies[call] = reply

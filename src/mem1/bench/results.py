@@ -1,6 +1,6 @@
 """What a run of the benchmark found: one record per attempted task, and the file that holds them.
 
-    {"format": "mem1-bench/1", "canary": "...", "suite": "quick", "seed": 0, "model": "qwen", ..., "attempts": [
+    {"format": "mem1-bench/1", "canary": "...", "digest": "9f3c...", "suite": "quick", "seed": 0, ..., "attempts": [
       {"task": "independent-n4-seed0-2", "family": "independent", "level": 1, "objectives": 4, "memory": "keep",
        "right": [1, 1, 0, 1], "ended": "answered", ...}, ...]}
 
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
+from mem1.bench.journal import digest_of
 from mem1.durable import write_file
 from mem1.errors import UserError
 
@@ -132,7 +133,9 @@ class Result:
 
 def save_result(path: Path, result: Result) -> None:
     """Writes the file whole. Raises UserError if it cannot be written."""
-    record = {"format": FORMAT, "canary": CANARY, **{k: v for k, v in asdict(result).items() if k != "attempts"}}
+    found = asdict(result)
+    about = {k: v for k, v in found.items() if k != "attempts"}
+    record = {"format": FORMAT, "canary": CANARY, "digest": digest_of(found), **about}
     lines = ",\n  ".join(json.dumps(asdict(attempt)) for attempt in result.attempts)
     head = json.dumps(record)[:-1]
     write_file(path, f'{head}, "attempts": [\n  {lines}\n]}}\n'.encode())
@@ -145,7 +148,10 @@ def load_result(path: Path) -> Result:
         if record.pop("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         record.pop("canary")
-        return _reader().validate_python(record)
+        digest, result = record.pop("digest"), _reader().validate_python(record)
+        if digest != digest_of(record):
+            raise ValueError("it is not as it was written")
+        return result
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -108,7 +108,7 @@ class Endpoint:
         from starlette.responses import JSONResponse, StreamingResponse
 
         recording, _ = self._attempt(request)
-        wanted = read_json(await self._body(request), ChatRequest)
+        wanted = await read_json(await self._body(request), ChatRequest)
         pending = await self._sample(request, recording, wanted)
         if not recording.accept(pending):
             raise Refused(OVER, Ended.AGENT_FAILED, 409)
@@ -130,7 +130,7 @@ class Endpoint:
         from starlette.responses import JSONResponse
 
         recording, observe = self._attempt(request)
-        wanted = read_json(await self._body(request), Act)
+        wanted = await read_json(await self._body(request), Act)
         action = Action(recording.task, wanted.kind, wanted.argument, tuple(recording.actions))
         try:
             found = await unless_gone(request, self._pool.submit(observe, action))

@@ -118,7 +118,7 @@ def _add_completions(
 
     async def read(request: Request, kind: type[BodyT]) -> BodyT:
         body = await read_body(request, largest=limits.body_bytes, instead="send fewer prompts", room=bodies)
-        wanted = read_json(body, kind)
+        wanted = await read_json(body, kind)
         if wanted.model not in (None, model):
             raise Refused(404, f"this server's model is {model!r}, not {wanted.model!r}", field="model")
         return wanted
@@ -135,7 +135,7 @@ def _add_completions(
         """One completion per prompt."""
         with metrics.request() as counted, ExitStack() as held:
             wanted = await read(request, CompletionBody)
-            prompts = rows(wanted, sampler.codec, **most)
+            prompts = await run_in_threadpool(partial(rows, wanted, sampler.codec, **most))
             counted.items = len(prompts)
             held.enter_context(tokens.holding(_tokens(prompts, limits.tokens)))
             done = await sampled(request, prompts, BatchOptions(wanted.temperature, wanted.stops))
@@ -228,14 +228,14 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Ro
         """Read new weights, without using them yet."""
         if folder is None:
             raise Refused(403, "this server accepts no weights: it was started without --weights-folder")
-        body = read_json(await read(request), Update)
+        body = await read_json(await read(request), Update)
         sampler.stage(await run_in_threadpool(read_update, folder, body.update_info, sampler.model))
         return {"message": "Weights updated"}
 
     @app.post("/finish_weight_update")
     async def finish(request: Request) -> dict[str, str]:
         """Use them from the next batch on."""
-        body = read_json(await read(request), Finish)
+        body = await read_json(await read(request), Finish)
         if not await run_in_threadpool(lambda: sampler.change(version=int(body.weight_version))):
             raise Refused(409, "there are no new weights; call /start_weight_update and /update_weights first")
         return {"message": "Weight update finished"}

@@ -83,7 +83,7 @@ class SearchEnvironment:
         if self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
         if self.passage_words is not None and self.passage_words < 1:
-            raise UserError(f"passage_words must be at least 1, or None for all words, not {self.passage_words}")
+            raise UserError(f"passage_words must be at least 1, or left out for all words, not {self.passage_words}")
         if self.reward not in ("sum", "mean"):
             raise UserError(f"unknown reward {self.reward!r}; known: sum, mean. Your own is tasks.reward of a recipe")
         if self.style not in get_args(Style):

@@ -13,7 +13,6 @@ sight), "yes", "no", single letters and digits are not facts. The turns-left hin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -23,7 +22,6 @@ from mem1.protocol import ANSWER, SUMMARY, without_hint
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.scoring import normalize
 
-_EPITHET = re.compile(r"\s*\([^()]*\)$")
 _NO_NAMES = frozenset({"yes", "no"})
 
 Aliases = tuple[str, ...]
@@ -168,7 +166,9 @@ def _either(later: Fact, first: Fact) -> Fact:
 
 def _title(title: str) -> Aliases:
     """With and without the qualifier: "Green (album)" is written "Green" in a sentence."""
-    return _names((title, _EPITHET.sub("", title)) if title.endswith(")") else (title,))
+    before, opened, inside = title.removesuffix(")").rpartition("(")
+    qualified = title.endswith(")") and opened and ")" not in inside
+    return _names((title, before.rstrip()) if qualified else (title,))
 
 
 def _names(texts: Sequence[str]) -> Aliases:

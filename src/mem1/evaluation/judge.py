@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 from collections import Counter
@@ -61,7 +60,7 @@ of the answer to another question, which you are not shown; grade by the gold an
 Reply with exactly one JSON object and nothing else: {{"code": "{code}", "correct": true}} or \
 {{"code": "{code}", "correct": false}}"""
 
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+_FENCE = "```"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,11 @@ def judge_messages(answer: JudgedAnswer) -> list[dict[str, str]]:
 
 def read_verdict(text: str, answer: JudgedAnswer) -> bool | None:
     """Whether the judge calls the answer correct; None for any reply but one valid object, with or without a fence."""
-    fenced = _FENCED.fullmatch(text.strip())
+    plain = text.strip()
+    if plain.startswith(_FENCE) and plain.endswith(_FENCE):
+        plain = plain[len(_FENCE) : -len(_FENCE)].removeprefix("json")
     try:
-        verdict = json.loads(fenced[1] if fenced else text, object_pairs_hook=_without_repeats)
+        verdict = json.loads(plain, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         return None
     if not isinstance(verdict, dict) or set(verdict) != {"code", "correct"} or verdict["code"] != answer.code:

@@ -185,7 +185,8 @@ def fitted(
     if over > 0:
         raise UserError(
             f"the messages exceed the bound of {bounds.prompt:,} tokens by {over:,} although only the pinned ones, the "
-            "state and the newest exchange are left; raise bounds.prompt, or lower bounds.result or bounds.state"
+            "state and the newest exchange are left; raise the bound of the prompt (--prompt-tokens), or lower that of "
+            "results (--result-tokens) or of states (--state-tokens)"
         )
 
 

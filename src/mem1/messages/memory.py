@@ -15,6 +15,7 @@ on.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
@@ -112,7 +113,10 @@ class Memory:
         self.bounds = bounds
         self.prices = price_class(prices) if isinstance(prices, str) else prices
         if self.policy == Fold(None) and self.prices is None:
-            raise UserError("fold(auto) needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
+            raise UserError(
+                "fold(auto) needs prices, such as hosted-90 (--prices of a command; docs/cost.md has the classes); "
+                "where none can be given, choose another memory"
+            )
         self._write = write
         self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
@@ -147,7 +151,7 @@ class Memory:
             except Exception as error:  # whatever the caller's client raises: the agent goes on without a state
                 reply = error
             now = self._answered(now, reply)
-        return self._shown(now)
+        return self._shown(now, self._told(now))
 
     async def aprompt(
         self,
@@ -158,15 +162,15 @@ class Memory:
         beside: int = 0,
         owner: str = "",
     ) -> list[Message]:
-        """The same, where `write` is a coroutine function."""
-        now = self._begin(messages, pending, write or self._write, beside, owner)
+        """The same, where `write` is a coroutine function. Works in a thread, as long messages take their time."""
+        now = await asyncio.to_thread(self._begin, messages, pending, write or self._write, beside, owner)
         while now.request is not None:
             try:
                 reply = await now.writer(now.request)
             except Exception as error:  # as in prompt
                 reply = error
-            now = self._answered(now, reply)
-        return self._shown(now)
+            now = await asyncio.to_thread(self._answered, now, reply)
+        return self._shown(now, await asyncio.to_thread(self._told, now))
 
     def recall(self, handle: str, start: int = 0, *, messages: Sequence[Message] | None = None) -> Any:
         """The result behind a handle; see `mem1.messages.recall`.
@@ -300,11 +304,12 @@ class Memory:
         if limit - beside < LEAST["prompt"]:
             raise UserError(
                 f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
-                "tools; raise bounds.prompt"
+                "tools; raise the bound of the prompt (--prompt-tokens)"
             )
         return replace(self.bounds, prompt=limit - beside)
 
-    def _shown(self, now: _Now) -> list[Message]:
+    def _told(self, now: _Now) -> _Prompt:
+        """What is shown, after its event."""
         found = now.found
         missing = {(result.call.id, id(result.message)) for result in found.left_out}
         if found.state != now.known.state and found.state is not None:
@@ -314,6 +319,10 @@ class Memory:
         self._learn(now, state=found.state, left_out=len(missing))
         prompt = _Prompt(found.messages)
         prompt.key = now.key
+        return prompt
+
+    def _shown(self, now: _Now, prompt: _Prompt) -> _Prompt:
+        """The same, remembered in this thread or task."""
         self._last = _Shown(log=now.log, prompt=prompt)
         here = WeakKeyDictionary(_SHOWN_HERE.get({}))
         here[self] = self._last

@@ -218,7 +218,8 @@ def _refusal(response: httpx.Response | Answer, beginning: bytes, key: str) -> T
 
 def one_line(text: str) -> str:
     """The text on one line of at most _SHOWN characters, without control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN]
+    beginning = text[: 8 * _SHOWN]  # the rest of a long text is not looked at
+    return " ".join("".join(c if c.isprintable() else " " for c in beginning).split())[:_SHOWN]
 
 
 def retry_after(value: str | None) -> float | None:

@@ -2,7 +2,7 @@
 
 with metrics.request() as counted:              counted as answered, or by the exception that leaves the block
     body = await read_body(request, largest=8 << 20, instead="send fewer queries", room=bodies)
-    wanted = read_json(body, SearchRequest)
+    wanted = await read_json(body, SearchRequest)
     counted.items = len(wanted.queries)
     with queries.holding(counted.items):        Refused with 503 and Retry-After where too many are waiting
         found = await unless_gone(request, batcher.submit(...))     cancelled if the client hangs up meanwhile
@@ -101,8 +101,12 @@ async def read_body(request: Request, *, largest: int, instead: str, room: Room)
     return bytes(body)
 
 
-def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
-    """The body as an object of this type. Raises Refused for anything else."""
+async def read_json(body: bytes, model_type: type[ModelT]) -> ModelT:
+    """The body as an object of this type, read in a thread. Raises Refused for anything else."""
+    return await asyncio.to_thread(_read, body, model_type)
+
+
+def _read(body: bytes, model_type: type[ModelT]) -> ModelT:
     try:
         return model_type.model_validate_json(body)
     except pydantic.ValidationError as error:

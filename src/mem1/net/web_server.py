@@ -5,6 +5,7 @@ hosts = Hosts.of("127.0.0.1", socket, allowed=["search.lan"])
 make_server(app, socket, hosts=hosts, ready=lambda: print("ready")).run()    until Ctrl-C or SIGTERM
 
 Host: 127.0.0.1:8000                              answered
+Content-Length, Transfer-Encoding: chunked        400
 Host: evil.example:8000                           421: a foreign name that resolves to this address (DNS rebinding)
 Origin: https://evil.example                      403: a page of another site
 POST, Content-Type: text/plain                    415: what another site's page can send without permission
@@ -126,6 +127,8 @@ class Guard:
         # HTTP/1.0 may leave it out, a browser never does
         if host is not None and not self._hosts.include(host):
             return 421, f"{host[:100]!r} is not a name of this server; --allow-host NAME adds one"
+        if "content-length" in headers and "transfer-encoding" in headers:  # servers disagree where its body ends
+            return 400, "a request has either a content-length or a transfer-encoding"
         if _from_elsewhere(headers, scope["method"]):
             return 403, "pages of other sites may not use this server"
         if scope["method"] == "POST" and self._accepts is not None:

@@ -229,7 +229,7 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
         try:
             with metrics.request() as counted:
                 body = await read_body(request, largest=limits.body_bytes, instead="send fewer queries", room=bodies)
-                wanted = _read(body, top_k, limits)
+                wanted = await _read(body, top_k, limits)
                 counted.items = len(wanted.queries)
                 return await answer(request, wanted)
         except RetrievalFailed as error:
@@ -239,8 +239,8 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
     return app
 
 
-def _read(body: bytes, top_k: int, limits: Limits) -> SearchRequest:
-    wanted = read_json(body, SearchRequest)
+async def _read(body: bytes, top_k: int, limits: Limits) -> SearchRequest:
+    wanted = await read_json(body, SearchRequest)
     if len(wanted.queries) > limits.queries:
         raise Refused(413, f"{len(wanted.queries):,} queries; a request may have at most {limits.queries:,}")
     longest = max(map(len, wanted.queries), default=0)

@@ -91,8 +91,8 @@ THEN = " then "
 DONE = "done"
 """Follows the last label of the order."""
 
-ORDER = re.compile(rf"(?: \|)? (?:Q\d+{THEN})+{DONE}")
-"""The order of the labels in a prompt that has it."""
+ORDER = re.compile(rf"(?<!\d{THEN[:-1]})(?: \|)? (?:Q\d+{THEN})+{DONE}")
+"""The order of the labels in a prompt that has it; not looked for within one that does not end."""
 
 PROMPTS: Mapping[str, Prompt] = {
     # only the questions, for a policy trained from scratch on one kind of task

@@ -62,7 +62,7 @@ NOT_SCORED = {
 }
 """Beginning of a source's name -> why it is not run here."""
 _FIELDS = ("context", "questions", "answers", "metadata")
-_LABELLED = re.compile(r"(?:^|[;\n])\s*Q(\d{1,4})\b\s*[:.)]?")
+_LABELLED = re.compile(r"(?:^|[;\n])[^\S\n]*Q(\d{1,4})\b\s*[:.)]?")
 
 
 @dataclass(frozen=True, slots=True)

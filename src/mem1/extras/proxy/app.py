@@ -54,7 +54,7 @@ class Limits:
     bodies: int = 512 << 20
     """Bytes of all such requests at a time."""
     parts: int = 10_000
-    """Messages, blocks in them and calls of a request that is folded, which takes a second then, and others wait."""
+    """Messages, blocks in them and calls of a request that is folded, which takes a second then."""
 
 
 class Proxy:
@@ -125,15 +125,20 @@ class Proxy:
             raw = await body.read(self._limits.body, self._bodies, held)
         except Refused as error:
             return self.counts.doubt(str(error))
+        call = await asyncio.to_thread(self._call, api, scope, raw)
+        return self.counts.doubt(call) if isinstance(call, str) else call
+
+    def _call(self, api: Api, scope: Scope, raw: bytes) -> Call | str:
+        """The request; or why it is none of the API."""
         try:
             read = _read_json(raw)
         except (ValueError, RecursionError):
-            return self.counts.doubt("the body is not JSON")
+            return "the body is not JSON"
         messages = read.get("messages") if isinstance(read, dict) else None
         if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
-            return self.counts.doubt("the body has no list of messages")
+            return "the body has no list of messages"
         if _parts(messages) > self._limits.parts:
-            return self.counts.doubt(f"the body has more than {self._limits.parts:,} messages, blocks and calls")
+            return f"the body has more than {self._limits.parts:,} messages, blocks and calls"
         return self._folding.call(api, scope["raw_path"], scope["query_string"], scope["headers"], raw, read)
 
     async def _folded(self, call: Call) -> tuple[httpx.Response, Headers]:

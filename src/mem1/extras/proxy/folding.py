@@ -134,13 +134,10 @@ class Folding:
             seen = await memory.aprompt(
                 messages,
                 write=write if call.api.can_write(call.body) else None,
-                beside=call.api.tokens_beside(call.body) if self._counts_all(memory) else 0,
+                beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
                 owner=call.owner,
             )
-            if not memory.policy.instruction and not _shorter(seen, messages):
-                return None
-            check(seen, call.api.form)
-            return encoded({**call.body, "messages": seen})
+            return await asyncio.to_thread(_body, call, seen, bool(memory.policy.instruction))
         except UserError as error:
             self._counts.doubt(str(error), call.session)
         except Exception as error:  # whatever a message of a stranger's breaks, the agent goes on
@@ -159,7 +156,7 @@ class Folding:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
         if call.failed is not None:
             raise call.failed
-        body = encoded(call.api.state_body(call.body, asked, state_tokens))
+        body = await asyncio.to_thread(lambda: encoded(call.api.state_body(call.body, asked, state_tokens)))
         name = sha256(call.owner.encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
@@ -219,6 +216,14 @@ def without_keys(answer: bytes, headers: Headers) -> str:
         if is_secret(name):
             said = redact(said, value.decode("latin-1").rpartition(" ")[2])
     return one_line(said)
+
+
+def _body(call: Call, seen: Sequence[Message], instructed: bool) -> bytes | None:
+    """The client's body with what the model should see; None: it is no shorter, and the model has no instruction."""
+    if not instructed and not _shorter(seen, call.body["messages"]):
+        return None
+    check(seen, call.api.form)
+    return encoded({**call.body, "messages": seen})
 
 
 def _shorter(seen: Sequence[Message], messages: Sequence[Message]) -> bool:

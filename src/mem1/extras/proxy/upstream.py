@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -67,8 +67,10 @@ class Upstream:
         content: bytes | AsyncIterator[bytes] | None,
     ) -> httpx.Request:  # fmt: skip
         """`content`: bytes, whose length replaces the one in `headers`; or a stream. Raises ValueError for a path that
-        is none.
+        is none, or that leads out of the upstream's.
         """
+        if _climbs(path):
+            raise ValueError("the path of the request leads out of the upstream's")
         try:
             target = self.root + path.decode("ascii") + (f"?{query.decode('ascii')}" if query else "")
             url = httpx.URL(target)
@@ -104,6 +106,14 @@ class Upstream:
         finally:
             await response.aclose()
         return response.status_code, bytes(answer)
+
+
+def _climbs(path: bytes) -> bool:
+    """Whether a server could read a step up ("..") in the path, however often it decodes it."""
+    while (decoded := unquote_to_bytes(path)) != path:
+        path = decoded
+    segments = path.replace(b"\\", b"/").split(b"/")
+    return any(segment.partition(b";")[0] == b".." for segment in segments)
 
 
 def _proxy_to(url: str) -> str | None:

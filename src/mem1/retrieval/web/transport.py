@@ -31,7 +31,7 @@ ACCEPTED = "gzip, deflate"
 """Accept-Encoding of our requests."""
 _GZIP = b"\x1f\x8b"
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s{0,8}=\s{0,8}[\"']?\s{0,8}([\w.:-]{1,40})", re.IGNORECASE)
-_HEADER = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_HEADER = re.compile(r"charset\s{0,8}=\s{0,8}[\"']?\s{0,8}([\w.:-]{1,40})", re.IGNORECASE)
 _META_WITHIN = 4096
 """Bytes at the head of a page that are searched for its own declaration."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))

@@ -20,6 +20,7 @@ seconds go to timings.jsonl.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -220,6 +221,12 @@ class MetricsLog:
                 _append_line(self.path / TIMINGS, {"step": step, **timings})
         if self.writers is not None:
             self.writers.write(step, flat)
+
+    def digest(self, step: int) -> str:
+        """BLAKE2 (hexadecimal) of the rows of metrics up to a step."""
+        path = self.path / METRICS
+        rows = [line for row, line in _rows(path) if row["step"] <= step] if path.exists() else []
+        return hashlib.blake2b(b"\n".join(rows), digest_size=16).hexdigest()
 
     def truncate_after(self, step: int) -> int:
         """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped."""

@@ -38,7 +38,7 @@ from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.rl_config import ServerRollouts
 from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
-from mem1.training.loop.run_folder import Metrics, MetricsLog, RunFolder
+from mem1.training.loop.run_folder import METRICS, Metrics, MetricsLog, RunFolder
 from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.loop.validation import BEST, BestPolicy, Validation
 from mem1.training.loop.watch import Watch
@@ -189,10 +189,11 @@ def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -
 
 
 def _reached(out: Path, *, resume: bool) -> dict[str, Any]:
-    """Where a run goes on: "path" of its last checkpoint (None: it begins), its "step", "stage", steps "done" in it."""
+    """Where a run goes on: "path" of its last checkpoint (None: it begins), its "step", "stage", steps "done" in it,
+    digest of the "metrics" up to there."""
     path = latest_checkpoint(RunFolder(path=out, fingerprint="").checkpoints) if resume else None
     if path is None:
-        return {"path": None, "step": 0, "stage": 0, "done": 0}
+        return {"path": None, "step": 0, "stage": 0, "done": 0, "metrics": None}
     state = read_state(path)
     return {"path": str(path), "step": state["step"], **state["extra"]}
 
@@ -339,7 +340,8 @@ class _Run:
             stopped = done == index or self.placement.ranks.any(self.stop.requested)
             with self.stop.unbroken():
                 if stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
-                    extra = {"stage": number, "done": done}
+                    rows = self.placement.ranks.on_rank_zero(lambda step=before + done: self.log.digest(step))
+                    extra = {"stage": number, "done": done, "metrics": rows}
                     members, belonging = stage.optimizers.members, self._belonging(stage)
                     take = partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging)
                     self.saves.save(take)
@@ -382,7 +384,15 @@ class _Run:
         self.watch.look(step, metrics)
 
     def _forget_after(self, step: int) -> None:
-        """Drop what a run that was killed has recorded of the steps after its checkpoint, and open the writers."""
+        """Drop what a run that was killed has recorded of the steps after its checkpoint, and open the writers.
+
+        Raises UserError where the steps before it are not as they were recorded.
+        """
+        if step == self.reached["step"] and self.reached["metrics"] not in (None, self.log.digest(step)):
+            raise UserError(
+                f"{self.log.path / METRICS} is not as the run has written it: of the steps up to {step}, some are "
+                "missing or have changed; restore the file, or start a new run with another --out"
+            )
         self.log.truncate_after(step)
         self._kept.truncate_after(step)
         self.log.open_writers()

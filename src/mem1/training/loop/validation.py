@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from mem1.configuration import plain
-from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, seal, sweep
+from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
 from mem1.protocol import Tags
 from mem1.records import Task, Trajectory
@@ -108,8 +108,7 @@ class BestPolicy:
         facts = {"step": step, "reward": reward, "validation": self._tasks}
         try:
             with explain_full_disk(f"the best policy, of step {step}", "the last checkpoint is intact"):
-                policy.save(partial, weights)
-                seal(partial, kind="policy", format=1, facts=facts)
+                policy.save(partial, weights, facts=facts)
                 put_folder(partial, self.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

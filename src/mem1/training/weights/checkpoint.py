@@ -60,7 +60,7 @@ from mem1.training.weights.snapshot import (
 )
 
 KIND = "checkpoint"
-FORMAT = 2
+FORMAT = 3
 """Version of the layout of a checkpoint."""
 KEPT = 2
 """Number of checkpoints that a run keeps."""

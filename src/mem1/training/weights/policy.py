@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from mem1.configuration import load_toml
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
+from mem1.durable import MANIFEST, read_manifest, seal
 from mem1.engines.chat_config import Chat
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
@@ -54,6 +55,8 @@ SHIPPED_FOLDERS = {
 """Name of a policy that comes with the package -> its folder among the assets."""
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
+_KIND = "policy"
+"""Of the manifest of a folder that mem1 has written."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,24 @@ class Policy:
     folder: Path | None = None
     """Where it was loaded from; None: it was made here."""
 
-    def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer.
+    def save(
+        self,
+        folder: Path,
+        weights: Mapping[str, torch.Tensor] | None = None,
+        *,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer; and a manifest,
+        by which `load_policy` notices what has changed.
 
         weights     of the plain model, where the model has others, as with adapters; None: the model's own
+        facts       to be kept in the manifest
         """
+        (Path(folder) / MANIFEST).unlink(missing_ok=True)
         self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
+        seal(Path(folder), kind=_KIND, format=1, facts=facts)
 
     def dialogue(self, chat: Chat | None, tags: Tags) -> Dialogue:
         """How it reads and writes: in its own protocol (`chat`), or in tags. Raises UserError without a template."""
@@ -127,6 +140,13 @@ def load_policy(
     dtype           float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
     """
     folder = policy_folder(path)
+    manifest = read_manifest(folder)
+    files = manifest.files if manifest is not None and manifest.kind == _KIND else ()
+    if changed := [name for name in files if manifest is not None and not manifest.intact(folder, name)]:
+        raise UserError(
+            f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; copy or train the policy "
+            f"again, or remove its {MANIFEST} if you changed it yourself"
+        )
     model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
     rows = next(model.get_input_embeddings().parameters()).shape[0]
     codec = Codec(Codec.load(folder).tokenizer, rows=rows)

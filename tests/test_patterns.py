@@ -1,0 +1,141 @@
+"""Every regular expression that sees text of models, tools, servers or users takes time linear in it, whatever it is.
+
+A pattern that is new in the sources is tried like the others, unless it is listed here with the reason why no such text
+reaches it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from patterns import METHODS, Use, cpu_seconds, reference, run, texts_against, uses
+
+from mem1.messages import fold
+from mem1.protocol import PAPER, _tag_pattern, _tags_of
+from mem1.sanitize import _tokens_pattern
+from mem1.tasks.cloze.making import LONGEST_WORD
+
+EXPERT = "an expert reads its own demonstrations: what it wrote itself, and results of a world that we make"
+NAMES = "names of files and folders, of at most 255 characters"
+OWN = "text that mem1 has written"
+TYPED = "what is typed in a command or a recipe"
+NOT_FOREIGN: Mapping[str, str] = {
+    "bench.scripted._MEMORY": "messages of a bench whose tools and model are scripted",
+    "cli.bench: ',(?![^()]*\\\\))'": TYPED,
+    "configuration.toml._SHORT_ARRAY": OWN,
+    "contexts.__init__: '([^()]+)(?:\\\\(([0-9, ]*)\\\\))?'": TYPED,
+    "durable._OLD": NAMES,
+    "durable._PARTIAL": NAMES,
+    "envs.webshop.expert": EXPERT,
+    "envs.webshop.tasks: f'\\\\[{self.tags.hint.lower()}\\\\]\\\\D*(\\\\d+)turn'": EXPERT,
+    "envs.webshop.thrift": EXPERT,
+    "evaluation.report.rows: '(.+)-(\\\\d+)'": NAMES,
+    "evaluation.report.run_folders: '[-_. ]*seed[-_ ]?\\\\d+'": NAMES,
+    "extras.probe.models": "conversations of `mem1 probe`, which are made up",
+    "messages.policies: '([^()]+?)(?:\\\\(([a-z0-9, ]*)\\\\))?'": TYPED,
+    "retrieval.encoders: pattern": TYPED,
+    "tasks.atlas.expert": EXPERT,
+    "tasks.cloze.expert": EXPERT,
+    "tasks.english.frames._CHOICE": OWN,
+    "tasks.english.solver": EXPERT,
+    "tasks.prompts: f'<{self.tags.state}> Q(\\\\d+) </{self.tags.state}>'": EXPERT,
+    "training.loop.kept_attempts": NAMES,
+    "training.weights.checkpoint": NAMES,
+    "training.weights.weight_sync": NAMES,
+}
+"""Pattern, or module -> why no text of strangers reaches it."""
+LONGEST: Mapping[str, int] = {
+    "bench.chat._TOO_LONG": 2_000,  # of a refusal, of which net.exchange keeps no more
+    "retrieval.web.transport._META": 4_096,
+    "tasks.cloze.making._CORE": LONGEST_WORD,
+    "tasks.cloze.making._MARKS": 100 * LONGEST_WORD,  # the words of a cloze
+    "tasks.cloze.making._NAME": LONGEST_WORD,
+}
+"""Characters of the text that is given to a pattern; else 1 MB."""
+MADE: Mapping[str, re.Pattern[str]] = {
+    "engines.chat_messages: f'{mark}([0-9]{{6}})'": re.compile("0123456789abcdef([0-9]{6})"),
+    "engines.codec: f\"({'|'.join(map(re.escape, own)) or _NOWHERE})\"": re.compile(
+        f"({'|'.join(map(re.escape, PAPER.special_tokens))})"
+    ),
+    "envs.verifiers.messages: f\"\\\\s*({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})"
+    '\\\\s*\\\\(\\\\s*"': re.compile(r"\s*(search|look)\s*\(\s*"),
+    "protocol: f'[<\\\\[]\\\\s{{0,9}}/?\\\\s{{0,9}}(?:{names})\\\\s{{0,9}}[>\\\\]]'": _tags_of(PAPER),
+    "protocol: f'<(/?)({names})>'": _tag_pattern(PAPER)[0],
+    "sanitize: '|'.join((_PIPED, *map(re.escape, longest_first)))": _tokens_pattern(("<|im_end|>", "[INST]", "</s>")),
+    "tasks.bridge_questions: f'(?<!\\\\w){re.escape(title)}(?!\\\\w)'": re.compile(r"(?<!\w)Oslo(?!\w)"),
+    "tasks.english.rules: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": re.compile(r"\bA\s?-?\s?12\b"),
+}
+"""What a pattern looks like that is made in a function."""
+ALL = uses()
+FOREIGN = [use for use in ALL if not {use.name, re.split(r":|\._", use.name)[0]} & NOT_FOREIGN.keys()]
+LIMIT_S = 0.05
+"""Of one thread on an idle machine."""
+SIZES = {300: None, 3_000: None, 30_000: 8, 10**6: 3}
+"""Characters of the texts -> how many are tried, the slowest of the size before; None: all."""
+
+
+def test_every_pattern_is_known():
+    names = {use.name for use in ALL}
+    modules = {re.split(r":|\._", name)[0] for name in names}
+    assert len(FOREIGN) > 60 and len(names) > 120
+    unknown = {use.name for use in FOREIGN if use.pattern is None} - MADE.keys()
+    assert not unknown, f"made in functions: give an example of each in MADE: {unknown}"
+    gone = {*NOT_FOREIGN, *LONGEST, *MADE} - names - modules
+    assert not gone, f"listed, but not in the sources: {gone}"
+
+
+def seconds_of(pattern: re.Pattern[Any], method: str, text: Any) -> float:
+    return cpu_seconds(lambda: run(pattern, method, text))
+
+
+def is_slow(pattern: re.Pattern[Any], method: str, text: Any) -> bool:
+    """Whether a method exceeds the limit each time; many matches may take what it takes to make as many of another."""
+    scale, per_match = reference()
+    several = method in ("findall", "finditer", "split", "sub", "subn")
+    matches = sum(1 for _ in pattern.finditer(text)) if several else 0
+    limit = max(LIMIT_S * scale, 3 * per_match * matches)
+    return all(seconds_of(pattern, method, text) > limit for _ in range(3))
+
+
+def too_slow(pattern: re.Pattern[Any], methods: frozenset[str], longest: int = 10**6) -> str:
+    """The text on which a method takes longer than it may; empty: there is none."""
+    slowest = list[tuple[float, int, str]]()
+    for size, most in SIZES.items():
+        chosen = None if most is None else {number for _, number, _ in sorted(slowest)[-most:]}
+        slowest = []
+        for number, text in enumerate(texts_against(pattern, min(size, longest))):
+            for method in methods if chosen is None or number in chosen else ():
+                taken = seconds_of(pattern, method, text)
+                slowest.append((taken, number, method))
+                if taken > LIMIT_S and is_slow(pattern, method, text):
+                    return f"{taken:.2f} s of {method} for {len(text):,} characters: {text[:80]!r}...{text[-20:]!r}"
+    return ""
+
+
+@pytest.mark.parametrize("use", FOREIGN, ids=lambda use: use.name)
+def test_no_text_makes_a_pattern_slow(use: Use):
+    pattern = use.pattern or MADE[use.name]
+    methods = use.methods if use.methods < set(METHODS) else frozenset(("match", "finditer"))
+    assert not too_slow(pattern, methods, LONGEST.get(use.name, 10**6))
+
+
+@pytest.mark.parametrize("pattern", ["<note>(.*?)</note>", r"\s+$", "(a|aa)+b", r"(\w+), (\w+)", "```(.*?)\\s*```"])
+def test_the_texts_find_what_is_slow(pattern: str):
+    assert too_slow(re.compile(pattern, re.DOTALL), frozenset(("search",)), 10_000)
+
+
+def test_notes_that_are_not_closed_do_not_slow_a_fold():
+    """Of a model that loops; a regular expression took 25 minutes for 1 MB."""
+    looped = "<note>" * 160_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": looped, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "found"},
+        {"role": "assistant", "content": "<note> kept </note>" + looped},
+        {"role": "user", "content": "on"},
+    ]
+    assert cpu_seconds(lambda: fold(messages, "notes")) < 20 * LIMIT_S * reference()[0]
