@@ -16,9 +16,9 @@ import json
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, chain, groupby, takewhile
 from math import ceil, inf
 from pathlib import Path
 
@@ -121,7 +121,7 @@ class Codec:
         """The tags that are single tokens, and a pattern that finds them in a text."""
         if tags not in self._of_tags:
             own = {tag: (self.added_tokens[tag],) for tag in tags.special_tokens if tag in self.added_tokens}
-            self._of_tags[tags] = own, re.compile(f"({'|'.join(map(re.escape, own)) or _NOWHERE})")
+            self._of_tags[tags] = own, re.compile(f"({_one_of(own) or _NOWHERE})")
         return self._of_tags[tags]
 
     @cached_property
@@ -251,6 +251,12 @@ class _Prefixes:
             lengths[guess] = len(self.codec.decode(self.ids[:guess]))
             low, high = (low, guess) if lengths[guess] >= chars else (guess, high)
         return high
+
+
+def _one_of(texts: Iterable[str]) -> str:
+    """A pattern of these texts, by their first characters: of alternatives that begin alike all would be tried."""
+    by_first = groupby(sorted(texts), key=lambda text: text[0])
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(re.escape(t[1:]) for t in some)})" for first, some in by_first)
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
