@@ -15,7 +15,7 @@ from patterns import METHODS, Use, cpu_seconds, reference, run, texts_against, u
 
 from mem1.engines.codec import _one_of
 from mem1.messages import fold
-from mem1.protocol import PAPER, _tag_pattern, _tags_of
+from mem1.protocol import PAPER, _tag_pattern
 from mem1.sanitize import _tokens_pattern
 from mem1.tasks.cloze.making import LONGEST_WORD
 
@@ -61,7 +61,6 @@ MADE: Mapping[str, re.Pattern[str]] = {
     "engines.codec: f'({_one_of(own) or _NOWHERE})'": re.compile(f"({_one_of(PAPER.special_tokens)})"),
     "envs.verifiers.messages: f\"\\\\s*({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})"
     '\\\\s*\\\\(\\\\s*"': re.compile(r"\s*(search|look)\s*\(\s*"),
-    "protocol: f'[<\\\\[]\\\\s{{0,9}}/?\\\\s{{0,9}}(?:{names})\\\\s{{0,9}}[>\\\\]]'": _tags_of(PAPER),
     "protocol: f'<(/?)({names})>'": _tag_pattern(PAPER)[0],
     "sanitize: '|'.join((_PIPED, *map(re.escape, longest_first)))": _tokens_pattern(("<|im_end|>", "[INST]", "</s>")),
     "tasks.bridge_questions: f'(?<!\\\\w){re.escape(title)}(?!\\\\w)'": re.compile(r"(?<!\w)Oslo(?!\w)"),

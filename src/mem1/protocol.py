@@ -38,6 +38,7 @@ CALLS = "calls"
 
 _HINT = re.compile(r"\[(\w+)\].*?\[/\1\]", re.DOTALL)
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_ANY_TAG = re.compile(r"[<\[][\s/]{0,19}([\w-]{1,32})\s{0,9}[>\]]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,13 +490,8 @@ def strip_tags(text: str, tags: Tags = PAPER) -> str:
 
     strip_tags("Write <b> x </b> in <answer>") -> "Write <b> x </b> in (answer)"
     """
-    return _tags_of(tags).sub(lambda tag: f"({tag[0][1:-1]})", text)
-
-
-@lru_cache(maxsize=16)
-def _tags_of(tags: Tags) -> re.Pattern[str]:
-    names = "|".join(map(re.escape, (*tags.names, tags.hint)))
-    return re.compile(rf"[<\[]\s{{0,9}}/?\s{{0,9}}(?:{names})\s{{0,9}}[>\]]", re.IGNORECASE)
+    own = {name.casefold() for name in (*tags.names, tags.hint)}
+    return _ANY_TAG.sub(lambda tag: f"({tag[0][1:-1]})" if tag[1].casefold() in own else tag[0], text)
 
 
 @lru_cache(maxsize=16)

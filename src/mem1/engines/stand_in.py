@@ -30,7 +30,6 @@ _BEGIN, _END = "<|im_start|>", "<|im_end|>"
 _PAGES = 12
 """Pages that it reads where the task names no number."""
 _FINAL = "submit"
-_MEMORY = re.compile(r"\s*<memory>")
 
 
 def stand_in_chat() -> ChatMessages:
@@ -52,13 +51,13 @@ def stand_in(context: str) -> str:
     messages = messages[:-1] if wants_state else messages
     task = max((place for place, (role, _) in enumerate(messages) if role == "user"), default=0)
     said, results = _split(messages[task:])
-    done = max(map(int, re.findall(r"page (\d+)", said)), default=0)
+    done = max(map(int, re.findall(r"page (\d{1,6})", said)), default=0)
     last = results[-1].partition(". ")[0].strip().removesuffix(".") if results else ""
     says = f": {last[:200]}." if last else " nothing."
     if wants_state:
         return f"I have read as far as page {done}. It says{says}{_END}"
-    asked = _MEMORY.split(messages[task][1])[0]
-    pages = next(map(int, re.findall(r"(\d+) pages", asked)), _PAGES)
+    asked = messages[task][1].partition("<memory>")[0]
+    pages = next(map(int, re.findall(r"(?<!\d)(\d{1,6}) pages", asked)), _PAGES)
     texts = [tool for tool in tools if tool["function"]["name"] not in ("recall", _FINAL)]
     called = _call(texts, f"{asked.strip().rstrip('.?!')[:80]}, page {done + 1}")
     if called is None:

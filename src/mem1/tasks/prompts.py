@@ -91,7 +91,7 @@ THEN = " then "
 DONE = "done"
 """Follows the last label of the order."""
 
-ORDER = re.compile(rf" (?<!\d{THEN})(?:\| )?(?:Q\d+{THEN})+{DONE}")
+ORDER = re.compile(rf" (?:\| )?(?=Q)(?<!\d{THEN})(?:Q\d+{THEN})+{DONE}")
 """The order of the labels in a prompt that has it; not looked for within one that does not end."""
 
 PROMPTS: Mapping[str, Prompt] = {
