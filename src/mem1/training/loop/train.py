@@ -279,7 +279,7 @@ def train(
             run = _Run(config, folder, reached, policy, placement, saves, log, watch, on_step, stop)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
-            policy.save(out / "policy")
+            policy.save_sealed(out / "policy")
         if complete and ranks.any(stop.requested):
             raise Interrupted("after the last step")
         if placement.sampling is not None:  # evaluate in the precision of sampling

@@ -108,7 +108,7 @@ class BestPolicy:
         facts = {"step": step, "reward": reward, "validation": self._tasks}
         try:
             with explain_full_disk(f"the best policy, of step {step}", "the last checkpoint is intact"):
-                policy.save(partial, weights, facts=facts)
+                policy.save_sealed(partial, weights, facts=facts)
                 put_folder(partial, self.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -72,24 +72,26 @@ class Policy:
     folder: Path | None = None
     """Where it was loaded from; None: it was made here."""
 
-    def save(
+    def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer.
+
+        weights     of the plain model, where the model has others, as with adapters; None: the model's own
+        """
+        self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
+        write_tokenizer_files(Path(folder), self.files)
+
+    def save_sealed(
         self,
         folder: Path,
         weights: Mapping[str, torch.Tensor] | None = None,
         *,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer; and a manifest,
-        by which `load_policy` notices what has changed.
-
-        weights     of the plain model, where the model has others, as with adapters; None: the model's own
-        facts       to be kept in the manifest
-        """
-        (Path(folder) / MANIFEST).unlink(missing_ok=True)
-        self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
-        self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
-        write_tokenizer_files(Path(folder), self.files)
-        seal(Path(folder), kind=_KIND, format=1, facts=facts)
+        """The same with a manifest, which holds `facts` and by which `load_policy` notices what has changed."""
+        (folder / MANIFEST).unlink(missing_ok=True)
+        self.save(folder, weights)
+        seal(folder, kind=_KIND, format=1, facts=facts)
 
     def dialogue(self, chat: Chat | None, tags: Tags) -> Dialogue:
         """How it reads and writes: in its own protocol (`chat`), or in tags. Raises UserError without a template."""
@@ -288,4 +290,4 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     load_weights(checkpoint, trained)
     placement.hand_back(trained, policy.model)
     with alone_in(out):
-        policy.save(out)
+        policy.save_sealed(out)
