@@ -274,7 +274,7 @@ def typed(page: Path, scene: Path) -> int:
 
 @pytest.fixture
 def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every recipe that is loaded is a small one."""
+    """Every recipe that is loaded is a small one, and `mem1 verify` attempts one task."""
 
     def loaded(path: Path | None, kind: type, overrides: Sequence[str] = ()) -> object:
         found = load_toml(path, kind, overrides)
@@ -282,6 +282,7 @@ def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in ("mem1.api", "mem1.configuration"):
         monkeypatch.setattr(f"{module}.load_toml", loaded)
+    monkeypatch.setattr("mem1.cli.verify._TASKS", 1)
 
 
 def test_the_example_of_the_front_door_runs(tmp_path: Path, small_recipes: None, monkeypatch: pytest.MonkeyPatch):
