@@ -21,6 +21,8 @@ FREE = "MEM1_TESTS_FREE"
 """Environment variable: folders, perhaps below guarded ones, that anything is written into."""
 CACHES = frozenset({"__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache"})
 """Folders of the checkout that its tools write and git ignores."""
+_NEW_CACHE = "pytest-cache-files-"
+"""Beginning of the name under which pytest makes its cache, where there is none yet."""
 ELSEWHERE = (
     *(f"XDG_{kind}_HOME" for kind in ("CONFIG", "DATA", "STATE")),
     *("HF_HOME", "HF_HUB_CACHE", "HF_ASSETS_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "HF_XET_CACHE"),
@@ -68,7 +70,9 @@ def watch() -> None:
             return None
         full = os.path.realpath(os.fsdecode(path))
         inside = [(len(root), root in guarded) for root in (*guarded, *free) if f"{full}/".startswith(f"{root}/")]
-        return full if inside and max(inside)[1] and not CACHES & set(full.split("/")) else None
+        parts = full.split("/")
+        cached = bool(CACHES & set(parts)) or any(part.startswith(_NEW_CACHE) for part in parts)
+        return full if inside and max(inside)[1] and not cached else None
 
     def heard(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":

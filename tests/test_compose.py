@@ -165,7 +165,10 @@ def test_an_unknown_prompt_and_a_missing_action_are_named():
     ]
     explain_tools = ["tools", "tools-shop", "tools-episode", "bench-tools", "bench-errand-tools", "bench-reading-tools"]
     assert sorted(PROMPTS) == sorted([*explain_tags, *explain_tools])
-    with pytest.raises(UserError, match="unknown prompt 'mem2'; known: plain, ordered, cloze, mem1, notes, released"):
+    with pytest.raises(
+        UserError,
+        match=r"unknown prompt 'mem2' \(did you mean mem1\?\); known: plain, ordered, cloze, mem1, notes, released",
+    ):
         render("mem2", TEN, PAPER)
     shop = Tags(name="shop", state="state", actions=(("buy", "buy"), ("answer", "answer")), result="page")
     with pytest.raises(UserError, match="mentions 'search', which the vocabulary 'shop' lacks"):

@@ -361,7 +361,8 @@ class TestRuns:
             )
             return next(c for c in json.loads(done.stdout)["checks"] if c["name"] == "trajectories")
 
-        assert checked() == {"name": "trajectories", "ok": True, "detail": "2 of 2 attempts in 1 file are trained"}
+        detail = "2 of 2 attempts in 1 file are trained"
+        assert checked() == {"name": "trajectories", "ok": True, "detail": detail, "key": "sft.trajectories"}
         assert not checked("sft.trajectories=nowhere/*.jsonl")["ok"]
 
 
