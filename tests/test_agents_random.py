@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from transcripts import PIXEL, conversation, prefixes
 
-from mem1.extras.agents.conversation import PLACE, Conversation
+from mem1.extras.agents.conversation import Conversation
 from mem1.messages import Bounds, check, fold
+from mem1.messages.transcript import PLACE
 
 POLICIES = ("keep", "mask(1)", "window(2)", "fold(2)", "notes")
 BOUNDS = (Bounds(), Bounds(result=60, state=100, images=1))

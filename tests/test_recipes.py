@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mem1.api import find_recipe
-from mem1.cli.train import MEMORY, QUICKSTART, WITHOUT_NOTES
+from mem1.cli.recipe_options import QUICKSTART
+from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.protocol import vocabulary
