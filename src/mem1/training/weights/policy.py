@@ -170,8 +170,9 @@ def own_chat(policy: Policy) -> ChatMessages:
     """
     folder, codec = policy.folder, policy.codec
     assert folder is not None
-    if (folder.parent / RESOLVED).is_file():
-        recipe = load_toml(folder.parent / "config.toml", Recipe)
+    config = folder.parent / "config.toml"
+    if config.is_file() and (folder.parent / RESOLVED).is_file():  # evaluations have the latter alone
+        recipe = load_toml(config, Recipe)
         if recipe.chat is None and recipe.model.chat_template:
             raise UserError(
                 "its run has model.chat_template = true, so it has learnt to continue one message in tags; send whole "
