@@ -75,18 +75,21 @@ class McpServer:
         late = f"no answer within {limit_s:.3g} s" + (", all that timeout_s leaves" if limit_s == within_s else "")
         ends = time.monotonic() + limit_s
         complaint = Complaint()
+
+        def failed(what: str, error: Exception) -> UserError:
+            why = late if isinstance(error, NotDone) else complaint.ended or _cause(error)
+            return self._failed(what, why, complaint)
+
         try:
             client = background.enter(self._client(complaint), limit_s)
         except Exception as error:  # of any of the libraries below it
-            why = late if isinstance(error, NotDone) else complaint.ended or _cause(error)
-            raise self._failed("does not answer", why, complaint) from error
+            raise failed("does not answer", error) from error
         finally:
             complaint.file.close()
         try:
             found = [*_listed(client, background, ends)]
         except Exception as error:  # as above
-            why = late if isinstance(error, NotDone) else complaint.ended or _cause(error)
-            raise self._failed("does not list its tools", why, complaint) from error
+            raise failed("does not list its tools", error) from error
         known = [tool.name for tool in found]
         if missing := ", ".join(name for name in self.only or () if name not in known):
             raise UserError(

@@ -69,7 +69,7 @@ def command(
         stderr().print(note, markup=False)
     rows, trajectories = evaluate_agent(recipe, agent, source, tags, folder=out)
     if out is not None:
-        computed = None if agent.computed is None else agent.computed.record()
+        computed = [] if agent.computed is None else [agent.computed.record()]
         with alone_in(out):
             write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed)
     if judge is not None:

@@ -15,9 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from mem1.engines.chat_replies import MODEL
+from mem1.engines.chat_replies import MODEL, Message
 
-Message = Mapping[str, Any]
 _MESSAGES = 10_000
 
 

@@ -24,12 +24,12 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, NamedTuple
 
-from mem1.endpoint.chat_api import ChatRequest, Message
+from mem1.endpoint.chat_api import ChatRequest
 from mem1.endpoint.samples import Key, encoded, key_of, text_of
 from mem1.endpoint.sampling import Closed
 from mem1.engines.base import Completion, derived_seed
 from mem1.engines.chat_messages import ChatMessages, Sampled
-from mem1.engines.chat_replies import Choice, Reply, message_of
+from mem1.engines.chat_replies import Choice, Message, Reply, message_of
 from mem1.engines.tool_calls import Said
 from mem1.errors import UserError
 from mem1.messages import Memory

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from mem1.endpoint.chat_api import Message
 from mem1.engines.chat_messages import ChatMessages, Sampled
+from mem1.engines.chat_replies import Message
 from mem1.records import Origin
 
 

@@ -112,10 +112,13 @@ def read_row(path: Path) -> Row | None:
 
 
 def write_made_by(
-    folder: Path, agent: str, recipe: Config, *, command: Sequence[str], computed: Mapping[str, str] | None
+    folder: Path, agent: str, recipe: Config, *, command: Sequence[str], computed: Sequence[Mapping[str, str]]
 ) -> None:
-    """Record how the files of this agent in the folder came about. Raises UserError."""
-    made = {**made_by(command), "recipe": plain(recipe), "computed": [] if computed is None else [dict(computed)]}
+    """Record how the files of this agent in the folder came about. Raises UserError.
+
+    computed    device and precision of this process; empty: a server or a script answers
+    """
+    made = {**made_by(command), "recipe": plain(recipe), "computed": computed}
     _write_json(folder / RESOLVED, {**read_made_by(folder), agent: made})
 
 

@@ -152,7 +152,7 @@ def _folders(training: Path | None) -> Iterator[Path]:
 def facts(training: Path) -> dict[str, str]:
     """How the run was made, from its config.toml and resolved.json; what they do not give is left out."""
     config = read_toml(training / "config.toml")
-    return {**_facts(config, _resolved(training / RESOLVED)), **_given({"training": _training(config)})}
+    return _given({**_facts(config, _resolved(training / RESOLVED)), "training": _training(config)})
 
 
 def evaluation_facts(folder: Path) -> dict[str, str]:
@@ -168,8 +168,9 @@ def evaluation_facts(folder: Path) -> dict[str, str]:
 
 
 def _facts(config: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, str]:
+    """What a run and an evaluation have in common; empty: not known."""
     command: list[str] = resolved.get("command", [])
-    known = {
+    return {
         "command": " ".join(_PROGRAM.get(word, word) for word in command),
         "seed": str(config.get("seed", "")),
         "context policy": "" if "agent" in config else str(config.get("context", "")),
@@ -179,7 +180,6 @@ def _facts(config: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, 
         "device": ", ".join(dict.fromkeys(one["device"] for one in resolved.get("computed", []))),
         "hardware": str(resolved.get("hardware", "")),
     }
-    return _given(known)
 
 
 def _given(facts: Mapping[str, str]) -> dict[str, str]:
