@@ -107,11 +107,11 @@ def _read_request(connection: socket.socket) -> None:
 
 
 class CommandProcess:
-    """A command of mem1 that serves, as a user would start it."""
+    """A command of mem1 that serves, as a user would start it; or of another module, in the folder where it lies."""
 
-    def __init__(self, *arguments: str | Path) -> None:
-        command = [sys.executable, "-m", "mem1", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *arguments: str | Path, module: str = "mem1", folder: Path | None = None) -> None:
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder)
         assert self.process.stderr is not None
         self.said = ""
         for line in self.process.stderr:

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 from shops import CROWD, LAMP, RUG
+from webshop_site.app import Site
+from webshop_site.recordings import Recording, recording
 
 from mem1.envs.webshop.catalogue import Goal, Product
 from mem1.envs.webshop.shop import Shop
-from mem1.extras.shop_site.app import Site
-from mem1.extras.shop_site.recordings import Recording, recording
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 
 SCRIPT = "<script>alert(1)</script>"

@@ -1,19 +1,15 @@
-"""`mem1 webshop` as typed; files are fetched from a server of our own, pages from that of the command."""
+"""`mem1 webshop` as typed; files are fetched from a server of our own."""
 
 # ruff: noqa: F811 (a fixture that is imported)
 from __future__ import annotations
 
 import json
-import re
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
-from servers import CommandProcess
 from test_cli import Terminal, terminal  # noqa: F401
 from test_webshop_catalogue import ASKED, write_originals
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product, shared_catalogue
@@ -172,30 +168,3 @@ def test_the_small_set_as_cleaned_here(terminal: Terminal, tmp_path: Path):
     found = json.loads(said)
     assert (code, found["products"], found["human_goals"], found["synthetic_goals"]) == (0, 1_000, 13, 6_910)
     assert load(tmp_path / "shop.jsonl") == shared_catalogue()
-
-
-def test_without_the_packages_of_a_server_the_message_says_what_to_install(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "the server needs fastapi: pip install 'mem1[server]'" in terminal.error("webshop", "serve")
-
-
-def test_a_user_s_mistakes_are_one_message(terminal: Terminal, tmp_path: Path):
-    assert "unknown kind of goals 'all'" in terminal.error("webshop", "serve", "--port", "0", "--goals", "all")
-    assert "no file or folder" in terminal.error("webshop", "serve", "--port", "0", "--catalogue", tmp_path / "x")
-    assert "is not a host name" in terminal.error("webshop", "serve", "--port", "0", "--allow-host", "http://a.lan")
-    assert "no file" in terminal.error("webshop", "serve", "--port", "0", "--replay", tmp_path / "x.jsonl")
-
-
-def test_the_command_serves_until_it_is_told_to_stop():
-    server = CommandProcess("webshop", "serve", "--port", "0", "--allow-host", "shop.lan")
-    page = httpx.get(server.address, headers={"host": "shop.lan"}, trust_env=False).text
-    stranger = httpx.get(server.address, headers={"host": "evil.example"}, trust_env=False)
-    code, said = server.stop()
-    assert stranger.status_code == 421
-    assert "What will you shop for?" in page
-    assert (code, said.splitlines()[-1]) == (0, "Stopped.")
-    assert re.search(
-        r"The shop \(500 products, 2,\d\d\d goals\) is open on http://127\.0\.0\.1:\d+; Ctrl-C stops", said
-    )

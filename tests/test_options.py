@@ -40,8 +40,8 @@ OF_THE_COMMAND_ALONE = {
     # what is shown or served, for which nothing in the library has a default
     *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data verl --split"),
     *("mem1 data verl --seed", "mem1 data compose --seed", "mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
-    *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "webshop serve", "proxy")),
-    *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "webshop serve", "proxy")),
+    *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "proxy")),
+    *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
     *("mem1 serve-policy --workers", "mem1 data released-prompts --out", "mem1 probe --count", "mem1 probe --prices"),
     *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --context"),

@@ -24,6 +24,7 @@ from corpora import TOWNS
 from policies import CHAT, tiny
 from servers import FakeTime, app_in_a_thread, wait_for
 from shop_sites import site
+from webshop_site import app as webshop
 from worlds import CODEC
 
 from mem1.engines import policy_server
@@ -32,7 +33,6 @@ from mem1.envs.webshop.catalogue import Goal
 from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
-from mem1.extras.shop_site import app as webshop
 from mem1.net.connections import Door, Listener
 from mem1.net.requests import Refused, Room
 from mem1.net.web_server import BOUNDS, FORM, JSON, Bounds, Hosts, Plain, Sparing, bind

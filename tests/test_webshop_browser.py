@@ -9,8 +9,8 @@ import pytest
 from servers import app_in_a_thread
 from shop_sites import HOSTILE, SCRIPT, recorded, recording_of, site
 from shops import RUG
+from webshop_site.app import make_app
 
-from mem1.extras.shop_site.app import make_app
 from mem1.net.web_server import FORM
 
 pytestmark = pytest.mark.browser

@@ -6,12 +6,15 @@ import itertools
 import json
 import random
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import webshop_site
+from servers import CommandProcess
 from shop_sites import (
     GOALS,
     RUG_GOAL,
@@ -25,6 +28,10 @@ from shop_sites import (
 )
 from shops import LAMP, RUG
 from webshop_samples import raw_product
+from webshop_site.__main__ import main
+from webshop_site.app import Site, TrailLost, Trails, TrailTooLong, make_app, open_site
+from webshop_site.recordings import read_recordings
+from webshop_site.views import explain
 
 from mem1.envs.webshop.catalogue import (
     NO_PRICE,
@@ -40,9 +47,6 @@ from mem1.envs.webshop.catalogue import (
 from mem1.envs.webshop.files import clean
 from mem1.envs.webshop.reward import score
 from mem1.errors import UserError
-from mem1.extras.shop_site.app import Site, TrailLost, Trails, TrailTooLong, make_app, open_site
-from mem1.extras.shop_site.recordings import read_recordings
-from mem1.extras.shop_site.views import explain
 from mem1.jsonl import write_objects
 from mem1.records import Trajectory, trajectory_to_json
 
@@ -453,3 +457,39 @@ def test_the_invented_shop_and_its_recordings_are_those_of_the_seed(tmp_path: Pa
     write_objects(path, [trajectory_to_json(recorded("synthetic-5", text=text))])
     assert open_site(None, "synthetic", seed=1, replay=path).recordings[0].trouble == ""
     assert "asks for something else" in open_site(None, "synthetic", seed=2, replay=path).recordings[0].trouble
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command line that cannot be served ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in ("--port", 0, *arguments)])
+    return str(ended.value) if isinstance(ended.value.code, str) else capsys.readouterr().err
+
+
+def test_without_the_packages_of_a_server_the_message_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert "error: the server needs fastapi: pip install 'mem1[server]'" in mistake(capsys)
+
+
+def test_a_user_s_mistakes_are_one_message(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert "invalid choice: 'all'" in mistake(capsys, "--goals", "all")
+    assert "no file or folder" in mistake(capsys, "--catalogue", tmp_path / "x")
+    assert "is not a host name" in mistake(capsys, "--allow-host", "http://a.lan")
+    assert "no file" in mistake(capsys, "--replay", tmp_path / "x.jsonl")
+    assert "too few for 0 per visit" in mistake(capsys, "--goals-per-task", 0)
+
+
+def test_the_command_serves_until_it_is_told_to_stop():
+    examples = Path(webshop_site.__file__).parents[1]
+    server = CommandProcess("--port", "0", "--allow-host", "shop.lan", module="webshop_site", folder=examples)
+    page = httpx.get(server.address, headers={"host": "shop.lan"}, trust_env=False).text
+    stranger = httpx.get(server.address, headers={"host": "evil.example"}, trust_env=False)
+    code, said = server.stop()
+    assert stranger.status_code == 421
+    assert "What will you shop for?" in page
+    assert (code, said.splitlines()[-1]) == (0, "Stopped.")
+    assert re.search(
+        r"The shop \(500 products, 2,\d\d\d goals\) is open on http://127\.0\.0\.1:\d+; Ctrl-C stops", said
+    )

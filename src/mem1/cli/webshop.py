@@ -1,4 +1,4 @@
-"""`mem1 webshop`: the original's data, fetched and cleaned; the shop as a page for people."""
+"""`mem1 webshop`: the original's data, fetched and cleaned."""
 
 from __future__ import annotations
 
@@ -10,30 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.options import (
-    AllowHostOption,
-    Command,
-    Fills,
-    HostOption,
-    JsonOption,
-    PortOption,
-    make_folder_of,
-    new_file,
-    work_begins,
-)
-from mem1.configuration.model import LARGEST_SEED, MOST_OBJECTIVES
+from mem1.cli.options import Command, JsonOption, make_folder_of, new_file, work_begins
 
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry
 
-app = typer.Typer(
-    name="webshop", help="Shops for agents: the data of WebShop, and a page to shop on.", no_args_is_help=True
-)
+app = typer.Typer(name="webshop", help="Fetch and clean the data of WebShop.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Shops for agents: the data of WebShop, and a page to shop on."""
+    """Fetch and clean the data of WebShop."""
 
 
 @app.command("fetch", cls=Command)
@@ -108,74 +95,6 @@ def load(
     for reason, number in reasons.items():
         if number:
             console.print(f"Left out: {number:,} x {reason}", markup=False)
-
-
-@app.command("serve", cls=Command)
-def serve(
-    catalogue: Annotated[
-        Path | None, typer.Option(help="Folder or file of a shop. Default: an invented one.", show_default=False)
-    ] = None,
-    goals: Annotated[
-        str,
-        typer.Option(help="synthetic (made of templates) or human (written by people)."),
-        Fills("mem1.envs.webshop.tasks:WebShopTasks.goals"),
-    ] = "synthetic",
-    goals_per_task: Annotated[
-        int,
-        typer.Option(min=1, max=MOST_OBJECTIVES, help="Things to be bought in one visit."),
-        Fills("mem1.extras.shop_site.app:open_site.goals_per_task"),
-    ] = 1,
-    replay: Annotated[
-        Path | None, typer.Option(help="Recorded trajectories (JSONL) to look at.", show_default=False)
-    ] = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8001,
-    allow_host: AllowHostOption = None,
-    show_attributes: Annotated[
-        bool, typer.Option("--show-attributes", help="Link item pages to the attributes that goals are scored by.")
-    ] = False,
-    images: Annotated[
-        bool, typer.Option("--images", help="Load pictures from the sellers' servers, which then see the visitor.")
-    ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, max=LARGEST_SEED, help="Seed of an invented shop, and of prices and price bounds."),
-        Fills("mem1.extras.shop_site.app:open_site.seed"),
-    ] = 0,
-    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-) -> None:
-    """Shop by hand and see rewards explained, or look at recordings, in a browser, until Ctrl-C or SIGTERM."""
-    import webbrowser
-
-    from mem1.cli.progress import stderr
-    from mem1.net import web_server
-
-    work_begins()
-    web_server.check_packages()
-    from mem1.extras.shop_site.app import make_app, open_site
-
-    console = stderr()
-    (socket,) = web_server.bind(host, port)
-    hosts, address = web_server.Hosts.of(host, socket, allow_host or ()), web_server.address(host, socket)
-    with console.status("Opening the shop"):
-        site = open_site(
-            catalogue,
-            goals,
-            goals_per_task=goals_per_task,
-            replay=replay,
-            show_attributes=show_attributes,
-            images=images,
-            seed=seed,
-        )
-
-    def ready() -> None:
-        what = f"{len(site.shop.products):,} products, {len(site.goals):,} goals"
-        console.print(f"The shop ({what}) is open on {address}; Ctrl-C stops", soft_wrap=True)
-        if open_browser:
-            webbrowser.open(address)
-
-    web_server.make_server(make_app(site), socket, hosts=hosts, accepts=web_server.FORM, ready=ready).run()
-    console.print("Stopped.")
 
 
 _COUNTED = ("products", "human_goals", "human_without_attributes", "synthetic_goals", "synthetic_products")

@@ -19,7 +19,8 @@ from mem1.envs.webshop.catalogue import NO_PRICE, Goal, Product
 from mem1.envs.webshop.pages import RESULTS_A_PAGE, Element, Session, clickables, read_action
 from mem1.envs.webshop.reward import AttributeMatch, OptionMatch, Score, TypeMatch, score
 from mem1.envs.webshop.shop import Shop
-from mem1.extras.shop_site.recordings import Recording, Step
+
+from .recordings import Recording, Step
 
 _VERDICTS = {
     1.0: "The same type of product: the same search, two categories in common or a title score above 0.2 is enough.",

@@ -25,13 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from http import HTTPStatus
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from mem1.envs.webshop import pages
@@ -41,10 +41,11 @@ from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.pages import Session, search_for
 from mem1.envs.webshop.shop import RESULTS, Shop
 from mem1.errors import UserError
-from mem1.extras.shop_site import views
-from mem1.extras.shop_site.recordings import Recording, read_recordings
-from mem1.extras.shop_site.views import dollars, option_text
 from mem1.net.requests import ClientGone, Refused, Room, read_body, unless_gone
+
+from . import views
+from .recordings import Recording, read_recordings
+from .views import dollars, option_text
 
 
 class TrailLost(Exception):
@@ -104,7 +105,7 @@ class Trails:
             self._by_id.popitem(last=False)
 
 
-_HERE = "mem1.extras.shop_site"
+_HERE = Path(__file__).parent
 _FORM_BYTES = 1 << 16
 _ALL_FORM_BYTES = 1 << 23
 """Maximum bytes of all forms that are being read."""
@@ -233,7 +234,7 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
     async def asset(name: str) -> Response:
         if name not in _ASSETS:
             raise HTTPException(404, "There is no such page.")
-        return Response(files(_HERE).joinpath(name).read_bytes(), media_type=_ASSETS[name], headers=_NO_SNIFFING)
+        return Response((_HERE / name).read_bytes(), media_type=_ASSETS[name], headers=_NO_SNIFFING)
 
     return app
 
@@ -262,9 +263,12 @@ class _Pages:
 @cache
 def _templates() -> Environment:
     """The templates, compiled once per process."""
-    loader = PackageLoader(_HERE)
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals.update(pages=pages, most=RESULTS, dollars=dollars, option_text=option_text)
     return environment
@@ -345,7 +349,7 @@ def open_site(
         return goals_by_id(products, drawn, name, seed=seed)
 
     goals = goals_of(kind)
-    if len(goals) < goals_per_task:
+    if not 1 <= goals_per_task <= len(goals):
         others = [f"--goals {one}" for one in KINDS if one != kind and len(goals_of(one)) >= goals_per_task]
         shop = catalogue or "the invented shop"
         raise UserError(
