@@ -15,13 +15,11 @@ from mem1.cli.recipe_options import Chosen
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME
-from mem1.protocol import PAPER, PUBLISHED
-from mem1.records import Question
+from mem1.protocol import PAPER
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
 from mem1.tasks.compose import split_of
 from mem1.tasks.datasets import read_questions, read_tasks
-from mem1.tasks.prompts import PromptFile, render
 
 
 @pytest.fixture
@@ -231,38 +229,3 @@ def test_without_objectives_the_usual_sizes_that_allow_the_depth_are_evaluated(
 ):
     chosen = Chosen.of(settings, {})
     assert with_sizes(chosen, chosen.load()).evaluation.objectives == sizes
-
-
-def test_the_prompts_of_a_clone_become_templates_without_running_it(terminal: Terminal, tmp_path: Path):
-    scripts = tmp_path / "MEM1" / "Mem1" / "gen_data" / "data_process"
-    scripts.mkdir(parents=True)
-    (scripts / "qa_search_train_merge_multi.py").write_text(
-        'raise SystemExit\ndef make_prefix(dp):\n    return f"""Use <think> {{x}} </think>.\nAsked: {questions}\n"""\n'
-    )
-    assert terminal("data", "released-prompts", tmp_path / "MEM1", "--out", tmp_path / "p")[0] == 2
-    (scripts / "webshop.py").write_text(
-        'env_instruction = "Shop {well}"\nresponse_instruction = "Do {user_instruction}!"'
-    )
-    assert terminal("data", "released-prompts", tmp_path / "MEM1", "--out", tmp_path / "p")[0] == 0
-    questions = [Question(id=text, text=text, answers=("x",)) for text in ("a?", "b?")]
-
-    def filled(name: str) -> str:
-        return render(PromptFile(file=str(tmp_path / "p" / name), separator="; ", numbered=False), questions, PUBLISHED)
-
-    assert filled("mem1-qa.txt") == "Use <think> {x} </think>.\nAsked: a?; b?\n"
-    assert filled("mem1-webshop.txt") == "Shop {well}\nDo a?; b?!"
-    code, _, said = terminal("data", "released-prompts", tmp_path / "MEM1", "--out", tmp_path / "p")
-    assert code == 2 and "exists and is not replaced" in said
-    (scripts / "webshop.py").write_text("")
-    code, _, said = terminal("data", "released-prompts", tmp_path / "MEM1", "--out", tmp_path / "q")
-    assert code == 2 and "has no prompt that is known" in said and not (tmp_path / "q").exists()
-
-
-def test_the_prompt_of_search_r1_comes_from_its_own_clone(terminal: Terminal, tmp_path: Path):
-    script = tmp_path / "scripts" / "data_process" / "nq_search.py"
-    script.parent.mkdir(parents=True)
-    code, _, said = terminal("data", "released-prompts", tmp_path, "--out", tmp_path / "p")
-    assert code == 2 and "is no clone that is known" in said and "PeterGriffinJin/Search-R1" in said
-    script.write_text('def make_prefix(dp):\n    question = dp["question"]\n    return f"""Asked: {question}\n"""\n')
-    assert terminal("data", "released-prompts", tmp_path, "--out", tmp_path / "p")[0] == 0
-    assert (tmp_path / "p" / "search-r1.txt").read_text() == "Asked: {questions}\n"

@@ -39,12 +39,13 @@ OWN_TEST = {"published-run.md"}
 PAGES = [
     ROOT / "README.md",
     *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in OWN_TEST),
-    *sorted((ROOT / "recipes").rglob("*.md")),
+    *(page for name in ("examples", "recipes") for page in sorted((ROOT / name).rglob("*.md"))),
 ]
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FOREIGN = {
     *(
         "cat",
+        "cd",
         "cp",
         "curl",
         "docker",
@@ -226,7 +227,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("mine.toml", "recipe.toml", "whole.toml"):
         (at / name).write_text(WHOLE)
     write_lines(at / "musique_ans_v1.0_dev.jsonl", MUSIQUE)
-    (at / "recipes").symlink_to(ROOT / "recipes")
+    for name in ("benchmarks", "recipes"):
+        (at / name).symlink_to(ROOT / name)
     return at
 
 

@@ -22,7 +22,6 @@ from mem1.training.loop.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
-EVALUATION_ONLY = {"mem1-release"}
 AFTER_ANOTHER = {"beyond/chains", "beyond/longer", "reader/train"}
 """Begin with a policy that another recipe makes."""
 LACK = {
@@ -43,7 +42,7 @@ def files(folder: Path) -> set[Path]:
 
 
 def test_there_are_recipes_to_rehearse():
-    assert len(RECIPES) >= 13 and RECIPES.keys() >= EVALUATION_ONLY | AFTER_ANOTHER | LACK.keys()
+    assert len(RECIPES) >= 13 and RECIPES.keys() >= AFTER_ANOTHER | LACK.keys()
 
 
 @pytest.mark.parametrize("name", sorted(AFTER_ANOTHER))
@@ -54,7 +53,7 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
     assert str(result.exception).startswith(f"{load_toml(RECIPES[name], Recipe).model.path} is neither a folder")
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES.keys() - EVALUATION_ONLY - AFTER_ANOTHER))
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - AFTER_ANOTHER))
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)

@@ -30,6 +30,7 @@ from mem1.training.loop.supervised_config import Sft
 from mem1.training.weights.tokenizers import bpe_tokenizer
 from mem1.trajectory_files import read_trajectories
 
+RECIPE = Path(__file__).parents[1] / "benchmarks" / "mem1_release.toml"
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -93,7 +94,7 @@ def sources(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def recipe(served: Served, sources: tuple[str, ...], *more: object):
-    fixed = ("mem1-release", *sources, "--limit", 3, "--objectives", "1,2")
+    fixed = (RECIPE, *sources, "--limit", 3, "--objectives", "1,2")
     return call("eval", *fixed, "--base-url", served.site.url, *more)
 
 
@@ -171,7 +172,7 @@ def test_the_options_of_a_server_need_one_and_a_server_needs_a_name():
 
 def test_a_recipe_without_stages_trains_nothing(tmp_path):
     with pytest.raises(UserError, match=r"no stage to train.*mem1 eval"):
-        call("train", "mem1-release", "--out", tmp_path / "out")
+        call("train", RECIPE, "--out", tmp_path / "out")
 
 
 class TestRun:

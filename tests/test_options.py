@@ -43,7 +43,7 @@ OF_THE_COMMAND_ALONE = {
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "proxy")),
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
-    *("mem1 serve-policy --workers", "mem1 data released-prompts --out", "mem1 probe --count", "mem1 probe --prices"),
+    *("mem1 serve-policy --workers", "mem1 probe --count", "mem1 probe --prices"),
     *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --context"),
 }  # fmt: skip
 
@@ -117,7 +117,6 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
         ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes only into .parquet files"),
         ("data compose q --objectives 2 --out o.jsonl --evaluation-share 0.2", "--evaluation-share: is the size of a"),
-        ("report --from-mem1 f --format csv", "--format: --from-mem1 prints its tables"),
         ("cost --pause 3", "--pause: matters only with --cache-lifetime"),
         ("train atlas-quick --dry-run --resume", "--resume: --dry-run trains nothing"),
         ("train atlas-quick --no-evaluate --json", "--json: prints the evaluation, which --no-evaluate leaves out"),

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from samples import write_lines
-from test_released import SEARCH, answered, line
+from test_mem1_release_files import SEARCH, answered, line
 from typer.testing import CliRunner
 from worlds import CODEC, SAMPLING, SMALL, rollout
 
@@ -41,6 +41,7 @@ from mem1.training.ranks.optimizers import adamw, muon
 from mem1.training.weights.policy import Policy, load_policy, make_policy
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
+RELEASED_FILES = "mem1_release_files:read_trajectories"
 STAND_IN = Codec.load(Path(__file__).parents[1] / "src" / "mem1" / "assets" / "stand-in")
 FRAME = ChatTemplate(CODEC.encode("Q2"), CODEC.encode("Q3 Q4"))
 ATLAS = SMALL.source("train", PAPER)
@@ -129,18 +130,18 @@ class TestTokens:
     def test_result_files_of_mem1s_release_are_read_by_their_reader(self, tmp_path):
         path = tmp_path / "run_mem1.jsonl"
         write_lines(path, line(1, SEARCH, answered("Mira Toll; Bergen")), line(2, SEARCH, answered("no; no")))
-        found = read(path, STAND_IN, tags=RELEASED, reader="mem1_release", min_reward=2)
+        found = read(path, STAND_IN, tags=RELEASED, reader=RELEASED_FILES, min_reward=2)
         (attempt,) = found.trajectories
         first, last = attempt.turns
         assert STAND_IN.decode(last.completion_ids) == answered("Mira Toll; Bergen")
         assert last.context_ids == first.context_ids + first.completion_ids + first.observation_ids
         assert (found.encoded_anew, found.left_out) == (1, {"with a reward below 2": 1})
-        framed = read(path, STAND_IN, ChatTemplate(STAND_IN.encode("user: "), ()), RELEASED, reader="mem1_release")
+        framed = read(path, STAND_IN, ChatTemplate(STAND_IN.encode("user: "), ()), RELEASED, reader=RELEASED_FILES)
         assert STAND_IN.decode(framed.trajectories[0].turns[1].context_ids).startswith("user: You will answer")
         assert (framed.encoded_anew, framed.reframed) == (2, 0)
         write_lines(path, line(1, answered("Mira Toll; Bergen")))  # its answer would be right in other tags too
         with pytest.raises(UserError, match="attempt 1, turn 1 is written in the vocabulary 'released', but the"):
-            read(path, STAND_IN, reader="mem1_release")
+            read(path, STAND_IN, reader=RELEASED_FILES)
 
     def test_the_reader_of_the_page_is_one_of_your_own(self, tmp_path, monkeypatch):
         page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -372,9 +373,9 @@ class TestRuns:
         ({"trajectories": "x", "tasks": 4}, "tasks is for demonstrations by the expert; leave it out"),
         ({"trajectories": "x", "contexts": ["full"]}, "contexts is for demonstrations"),
         ({"min_reward": 1.0}, "min_reward is for recorded attempts; give trajectories"),
-        ({"reader": "mem1_release"}, "reader is for recorded attempts"),
+        ({"reader": RELEASED_FILES}, "reader is for recorded attempts"),
         ({"trajectories": []}, "at least 1 item"),
-        ({"trajectories": "x", "reader": "mem2"}, "unknown reader 'mem2'; known: mem1_release"),
+        ({"trajectories": "x", "reader": "mem2"}, "unknown reader 'mem2'; known: none"),
         ({"optimizer": "adamw", "adam_learning_rate": 1e-3}, "with optimizer = 'adamw' give learning_rate"),
         ({"optimizer": "sgd"}, "'muon' or 'adamw'"),
         ({"weight_decay": 2.0}, "less than or equal to 1"),

@@ -129,8 +129,8 @@ download() {
 }
 
 compose() {
-    [ -e prompts/mem1-qa.txt ] || run .venv/bin/mem1 data released-prompts mem1-release --out prompts
-    [ -e prompts/search-r1.txt ] || run .venv/bin/mem1 data released-prompts search-r1 --out prompts
+    [ -e prompts/mem1-qa.txt ] || run .venv/bin/python "$SOURCE/benchmarks/published_prompts.py" mem1-release --out prompts
+    [ -e prompts/search-r1.txt ] || run .venv/bin/python "$SOURCE/benchmarks/published_prompts.py" search-r1 --out prompts
     run .venv/bin/mem1 data compose questions/nq/train.jsonl questions/hotpotqa/train.jsonl --objectives 2 \
         --composition consecutive --question-marks --without questions/nq/test.jsonl \
         --without questions/hotpotqa/dev.jsonl --out tasks/train.jsonl

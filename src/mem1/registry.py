@@ -66,8 +66,8 @@ class Registry:
                 return load(point.value)
         known = self.names()
         raise UserError(
-            f"unknown {self.kind} {name!r}{suggestion(name, known)}; known: {', '.join(known)}. Your own: write "
-            f"package.module:Name, or call mem1.register.{self.kind}({name!r}, ...) before"
+            f"unknown {self.kind} {name!r}{suggestion(name, known)}; known: {', '.join(known) or 'none'}. Your own: "
+            f"write package.module:Name, or call mem1.register.{self.kind}({name!r}, ...) before"
         )
 
     def names(self) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class _Register:
     """Classes whose `load(folder)` opens an index of the kind that its manifest names."""
     search_api: Registry = Registry("search_api", "mem1.retrieval.web.search:APIS")
     """Search APIs of the open web (`mem1.retrieval.web.search.JsonApi`)."""
-    reader: Registry = Registry("reader", {"mem1_release": "mem1.extras.mem1_release.reader:read_trajectories"})
+    reader: Registry = Registry("reader", {})
     """Functions (path, codec) -> trajectories, for files of attempts that other programs wrote (`[sft] reader`)."""
     writer: Registry = Registry(
         "writer",

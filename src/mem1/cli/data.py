@@ -276,34 +276,6 @@ def cloze(
         print(f"Look at {name}/README.md; evaluate with mem1 eval tasks.kind=cloze --corpus {name}")
 
 
-@app.command("released-prompts", cls=Command)
-def released_prompts(
-    clone: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a clone of github.com/MIT-MI/MEM1 or PeterGriffinJin/Search-R1.", show_default=False
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder to write the prompts to, each as a .txt file.")] = Path("prompts"),
-    as_json: JsonOption = False,
-) -> None:
-    """Take the prompts of MEM1's or Search-R1's code, as files for a recipe's prompt = { file = ... }."""
-    from mem1.cli.progress import stderr
-    from mem1.extras.mem1_release.prompts import prompts_of
-
-    work_begins()
-    prompts = {out / name: text for name, text in prompts_of(clone).items()}
-    for path in prompts:
-        new_file(path)
-    out.mkdir(parents=True, exist_ok=True)
-    for path, text in prompts.items():
-        path.write_text(text, encoding="utf-8")
-    if as_json:
-        print(json.dumps({"out": [str(path) for path in prompts]}))
-    else:
-        stderr().print(f"written: {', '.join(map(str, prompts))}")
-
-
 @app.command("verl", cls=Command)
 def verl(
     recipe: Annotated[str, typer.Argument(help="A recipe: a file, or the name of a shipped one.")],

@@ -54,8 +54,7 @@ class Sft(Config):
     """Files of recorded attempts to train: a pattern such as "runs/*/evaluation/*.jsonl", or a list of them. None:
     demonstrations by the expert."""
     reader: str | None = None
-    """Format of these files: mem1_release (MEM1's result files), a registered name, or package.module:name. None:
-    mem1's own."""
+    """Function that reads these files: a registered name, or package.module:name. None: they are mem1's own."""
     min_reward: float | None = None
     """Smallest recorded reward of an attempt that is trained; None: any attempt that answered."""
     objectives: Sizes = (1, 2, 3, 4)

@@ -1,4 +1,6 @@
-"""Published prompts, taken from a clone of their code as templates for `prompt.file`.
+"""The prompts of MEM1's and Search-R1's code, taken from a clone of it, as files for `tasks.prompt.file` of a recipe.
+
+    python benchmarks/published_prompts.py MEM1 --out prompts
 
     prompts_of("MEM1")         ->  {"mem1-qa.txt": "...{questions}...", "mem1-webshop.txt": "..."}
     prompts_of("Search-R1")    ->  {"search-r1.txt": "..."}
@@ -9,8 +11,10 @@ for the shop the two instructions that its `make_prefix` joins.
 
 from __future__ import annotations
 
+import argparse
 import ast
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mem1.errors import UserError
@@ -81,3 +85,25 @@ _PROMPTS: tuple[Mapping[str, tuple[str, Callable[[ast.Module], str | None]]], ..
 _CLONES = (
     "give a clone of github.com/MIT-MI/MEM1 (commit 6f22061 was read) or github.com/PeterGriffinJin/Search-R1 (a14dc3a)"
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes what the arguments say (None: those of the process) and replaces nothing; a mistake is one message."""
+    parser = argparse.ArgumentParser(description="Take the prompts of MEM1's or Search-R1's code.")
+    parser.add_argument("clone", type=Path, help="folder of a clone of MIT-MI/MEM1 or PeterGriffinJin/Search-R1")
+    parser.add_argument("--out", type=Path, default=Path("prompts"), help="folder for the prompts, as .txt files")
+    given = parser.parse_args(arguments)
+    try:
+        prompts = {given.out / name: text for name, text in prompts_of(given.clone).items()}
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if there := [str(path) for path in prompts if path.exists()]:
+        sys.exit(f"error: {there[0]} exists and is not replaced; delete it or give another --out")
+    given.out.mkdir(parents=True, exist_ok=True)
+    for path, text in prompts.items():
+        path.write_text(text, encoding="utf-8")
+    print(f"written: {', '.join(map(str, prompts))}")
+
+
+if __name__ == "__main__":
+    main()

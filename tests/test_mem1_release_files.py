@@ -7,20 +7,19 @@ and of a failed one), data_pipelines.py (turns t, r, i; the answer), eval.py (wh
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mem1_release import main, released_peak, released_scores, rescore
+from mem1_release_files import Inference, ReleasedAttempt, inference_of, read_released, trajectory
 from samples import mem1 as task_row
 from samples import write_lines, write_rows
-from typer.testing import CliRunner
 
-from mem1.cli.main import app
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.metrics import peak_tokens
-from mem1.extras.mem1_release.reader import Inference, ReleasedAttempt, inference_of, read_released, trajectory
-from mem1.extras.mem1_release.rescore import released_peak, released_scores, rescore
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended
 from mem1.tasks.datasets import read_tasks
@@ -319,33 +318,36 @@ class TestCommand:
         lines = line(1, SEARCH, answered("The Mira Toll; Bergen")), line(2, SEARCH, answered("x; y"), Exact_match=0)
         return write_lines(tmp_path / "multi_2_m_mem1.jsonl", *lines, FAILED)
 
-    @staticmethod
-    def call(*arguments: object):
-        result = CliRunner().invoke(app, ["report", *map(str, arguments)])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.stdout
+    @pytest.fixture
+    def call(self, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+        """What the command prints."""
 
-    def test_json_holds_both_scores(self, file):
-        printed = json.loads(self.call("--from-mem1", file, "--json"))
+        def called(*arguments: object) -> str:
+            main([str(argument) for argument in arguments])
+            return capsys.readouterr().out
+
+        return called
+
+    def test_json_holds_both_scores(self, call, file):
+        printed = json.loads(call(file, "--json"))
         assert (printed["file"], printed["inference"]) == ("multi_2_m_mem1.jsonl", None)
         (row,) = printed["rows"]
         assert (row["em_summed"], row["published"]["em"], row["peak_tokens"]) == (pytest.approx(2 / 3), 0.5, None)
 
-    def test_the_table_fits_80_columns_and_says_what_was_not_counted(self, file):
-        printed = self.call("--from-mem1", file)
+    def test_the_table_fits_80_columns_and_says_what_was_not_counted(self, call, file):
+        printed = call(file)
         assert max(map(len, printed.splitlines())) <= 80
         assert "Tokens are not counted: give --tokenizer" in " ".join(printed.split())
         assert "exact matches per task" in printed and "tool_failed 1" in printed
 
-    def test_with_a_tokenizer_both_peaks_are_given(self, file, tmp_path):
+    def test_with_a_tokenizer_both_peaks_are_given(self, call, file, tmp_path):
         CODEC.tokenizer.save(str(tmp_path / "tokenizer.json"))
-        (row,) = json.loads(self.call("--from-mem1", file, "--tokenizer", tmp_path, "--json"))["rows"]
+        (row,) = json.loads(call(file, "--tokenizer", tmp_path, "--json"))["rows"]
         kept = tokens(SEARCH) + tokens(FOUND)
         both = 2 * kept + tokens(answered("The Mira Toll; Bergen")) + tokens(answered("x; y"))
         assert row["peak_tokens_without_prompt"] == pytest.approx(both / 3)
         assert row["published"]["peak_attempts"] == 1
-        normal = self.call("--from-mem1", file, "--tokenizer", tmp_path, "--inference", "normal", "--json")
+        normal = call(file, "--tokenizer", tmp_path, "--inference", "normal", "--json")
         assert json.loads(normal)["inference"] == "normal"
 
     @pytest.mark.parametrize(
@@ -353,14 +355,10 @@ class TestCommand:
         [
             (["--inference", "mem1"], "give --tokenizer FOLDER too"),
             (["--tokenizer", "nowhere"], "tokenizer.json does not exist"),
-            (["a-run"], "give either folders of runs, or --from-mem1"),
+            (["--tokenizer", "nowhere", "--inference", "x"], "invalid choice: 'x'"),
         ],
     )
-    def test_mistakes_are_explained(self, file, options, message):
-        with pytest.raises(UserError, match=message):
-            self.call("--from-mem1", file, *options)
-
-    def test_an_unknown_inference_type_lists_the_known_ones(self, file, tmp_path):
-        CODEC.tokenizer.save(str(tmp_path / "tokenizer.json"))
-        with pytest.raises(UserError, match="takes mem1, normal, amem, not 'x'"):
-            self.call("--from-mem1", file, "--tokenizer", tmp_path, "--inference", "x")
+    def test_mistakes_are_explained(self, file, capsys, options, message):
+        with pytest.raises(SystemExit) as ended:
+            main([str(file), *options])
+        assert message in (ended.value.code if isinstance(ended.value.code, str) else capsys.readouterr().err)

@@ -15,8 +15,10 @@ an answer, and its text was not kept. An attempt that failed has "error" instead
              normal  prompt r0 i0                 -> r1     a third turn would still have r0 and i0
              amem    recalled r0 i0               -> r1     without the prompt, which the released loop drops
 
-The chat template around these texts is not in the files and not counted. Source: MIT-MI/MEM1 at 6f22061,
-Mem1/inference: generate_rollout.py, data_pipelines.py, models.py, eval.py.
+The chat template around these texts is not in the files and not counted. To train on such files, name the reader in a
+recipe, from a clone of mem1: [sft] reader = "benchmarks.mem1_release_files:read_trajectories".
+
+Source: MIT-MI/MEM1 at 6f22061, Mem1/inference: generate_rollout.py, data_pipelines.py, models.py, eval.py.
 """
 
 from __future__ import annotations
@@ -222,15 +224,7 @@ def inference_of(path: str) -> Inference:
             f"{path}: the name does not end in _mem1.jsonl, _normal.jsonl or _amem.jsonl, so the context "
             f"policy is unknown; rename the file, or give --inference {', '.join(get_args(Inference))}"
         )
-    return checked_inference(match[1])
-
-
-def checked_inference(name: str) -> Inference:
-    """The inference type with this name. Raises UserError for any other name."""
-    for known in get_args(Inference):
-        if name == known:
-            return known
-    raise UserError(f"--inference takes {', '.join(get_args(Inference))}, not {name!r}")
+    return match[1]  # type: ignore[return-value]
 
 
 def trajectory(attempt: ReleasedAttempt, codec: Codec, inference: Inference) -> Trajectory:

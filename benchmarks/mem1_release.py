@@ -1,7 +1,8 @@
-"""MEM1's released result files scored again: every attempt counts, with mem1's scorer, on all turns.
+"""Result files of MEM1's released code, scored again: every attempt counts, with mem1's scorer, on all turns.
 
-    rescore(read_released("..._mem1.jsonl"))                    EM and F1, without tokens
-    rescore(attempts, codec=codec, inference="mem1")            peaks too, in that tokenizer's tokens
+    python benchmarks/mem1_release.py results/..._mem1.jsonl                           EM and F1, without tokens
+    python benchmarks/mem1_release.py results/..._mem1.jsonl --tokenizer FOLDER        peaks too, in its tokens
+    python benchmarks/mem1_release.py FILE --tokenizer FOLDER --inference normal --json
 
 Beside them the scores of MEM1's released evaluator, which are sums over objectives, of at most ten turns:
 
@@ -17,16 +18,24 @@ failed stops that evaluator, so it has no scores. Source: MIT-MI/MEM1 at 6f22061
 
 from __future__ import annotations
 
+import argparse
+import json
 import string
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
+from pathlib import Path
+from typing import get_args
 
+from mem1_release_files import Inference, ReleasedAttempt, ReleasedTurn, inference_of, read_released, trajectory
+from rich.console import Console
+
+from mem1.cli.progress import table
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens
-from mem1.extras.mem1_release.reader import Inference, ReleasedAttempt, ReleasedTurn, trajectory
 from mem1.protocol import RELEASED, blocks
 from mem1.records import Ended
 from mem1.scoring import Scores, score_answers
@@ -212,3 +221,89 @@ def _f1(answer: str, golds: Sequence[str]) -> float:
 
 def _overlap(words: set[str], gold: set[str]) -> float:
     return 2 * len(words & gold) / (len(words) + len(gold)) if words & gold else 0.0
+
+
+def show(results: Sequence[Rescored]) -> None:
+    """Print a table for each number of objectives."""
+    console = Console(highlight=False)
+    for result in results:
+        name = f"N = {result.objectives}, {result.attempts} attempts"
+        console.print(table((name, "in the file", "released\nevaluator", "mem1"), list(_lines(result))))
+        console.print(" ".join(_notes(result)))
+
+
+def _lines(result: Rescored) -> Iterator[tuple[str, str | None, str | None, str | None]]:
+    """(measure, in the file, by the released evaluator, by mem1); None: not given."""
+    published = result.published
+    interval = f"{result.em:.3f} [{result.em_low:.3f}, {result.em_high:.3f}]"
+    yield "exact matches per task", _number(published.exact_match), _number(published.em), _number(result.em_summed)
+    yield "F1 summed per task", None, _number(published.f1), _number(result.f1_summed)
+    yield "exact match per objective", None, None, interval
+    yield "F1 per objective", None, None, _number(result.f1)
+    yield "judged correct by a model", _number(published.estimated), None, None
+    yield "peak tokens", None, None, _tokens(result.peak_tokens)
+    yield "peak without the prompt", None, _tokens(published.peak_tokens), _tokens(result.peak_tokens_without_prompt)
+    failed = result.endings["tool_failed"]
+    counted, peaks = str(result.attempts - failed), str(published.peak_attempts)
+    yield "attempts scored", str(result.attempts), counted, str(result.attempts)
+    if result.peak_tokens is not None:
+        yield "attempts in the peak", None, peaks, str(result.attempts)
+
+
+def _notes(result: Rescored) -> Iterator[str]:
+    yield (
+        "In the file: an answer counts if it contains the first gold alias or is contained in it, and the model's "
+        "judgement is 1 for every attempt that did not fail. The released evaluator: no points unless answers and "
+        "questions are equally many, ten turns, words as sets; peaks of attempts with a match, the state twice."
+    )
+    yield "mem1: every attempt, all turns, answers by position, SQuAD's normalisation."
+    if result.peak_tokens is None:
+        yield "Tokens are not counted: give --tokenizer FOLDER (one with a tokenizer.json)."
+    else:
+        yield "Both count tokens with the given tokenizer, without the chat template, which the file does not record."
+    endings = ", ".join(f"{name} {count}" for name, count in result.endings.items() if count)
+    yield f"Endings: {endings}."
+    if result.endings["tool_failed"]:
+        yield "tool_failed: the line holds only an error; the released evaluator stops at such a line."
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}"
+
+
+def _tokens(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Rescores what the arguments say (None: those of the process); a mistake is one message."""
+    parser = argparse.ArgumentParser(description="Score a result file of MEM1's released code again.")
+    parser.add_argument("file", type=Path, help="the .jsonl that generate_rollout.py wrote")
+    parser.add_argument("--tokenizer", type=Path, help="folder with a tokenizer.json, to count tokens")
+    parser.add_argument(
+        "--inference",
+        choices=get_args(Inference),
+        help="contexts in which tokens are counted; default: as the file's name ends",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(arguments)
+    if given.tokenizer is None and given.inference is not None:
+        parser.error("--inference determines the contexts in which tokens are counted; give --tokenizer FOLDER too")
+    try:
+        attempts = read_released(given.file)
+        codec = kind = None
+        if given.tokenizer is not None:
+            codec = Codec.load(given.tokenizer)
+            kind = given.inference or inference_of(given.file.name)
+        results = rescore(attempts, codec=codec, inference=kind)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if given.json:
+        printed = {"file": given.file.name, "inference": kind, "rows": [asdict(result) for result in results]}
+        print(json.dumps(printed))
+    else:
+        show(results)
+
+
+if __name__ == "__main__":
+    main()
