@@ -241,8 +241,6 @@ COMMANDS: dict[str, Command] = {
     "run": prints("run", "--objectives", "3", "--seed", "5"),
     "verify": prints("verify", "rl.toml", "--limit", "2", "--attempts", "3"),
     "plan": prints("plan", "ppo.toml", "--gpus", "8xH100"),
-    "cost": prints(*("cost", "--prompt", "200", "--state", "50", "--action", "20", "--result", "300", "--turns", "6")),
-    "cost-of-a-run": prints("cost", "runs/eval-constant/shipped-3.jsonl"),
     "dry-run": prints("train", "rl.toml", "--dry-run", "--out", "runs/dry"),
 }
 QUICKSTART = Command(("quickstart", "--json"), run=True)

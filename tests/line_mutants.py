@@ -1139,7 +1139,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
         ("one[start : start + _BLOCK] != other[start : start + _BLOCK]", "one[start] != other[start]"),
     ),
-    ("evaluation/tokens.py", ("test_cost.py", "test_metrics.py", "test_shapes.py")): (
+    ("evaluation/tokens.py", ("test_metrics.py", "test_shapes.py")): (
         ("shape.parameters * (tokens - cached)", "shape.parameters * tokens"),
         ("- cached * (cached + 1)) // 2", ") // 2"),
         ("shape.output_parameters * sampled", "shape.output_parameters * tokens"),

@@ -53,7 +53,6 @@ KNOWN = (*_KNOWN.split(), "rclone copy {} x", "fold(" + "9" * 5000 + ")")
 FRAGMENTS = (*_FRAGMENTS.split(), "[" * 500)
 RECIPES = ("atlas-quick", "atlas-ppo", "atlas-warm-start", "webshop-quick", "own-documents", "qwen2.5-7b-multihop/grpo")
 EXAMPLES = {
-    "cost": "--prompt=500 --state=100 --action=20 --result=300 --turns=8",
     "plan": "--prompt=500 --state=100 --action=20 --result=300 --turns=8 --gpus=8xH100",
     "eval": "--base-url=http://127.0.0.1:9 --model=m --tokenizer=stand-in",
     "run": "--question=Who? --corpus=file",

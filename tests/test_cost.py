@@ -10,21 +10,13 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from cost import Call, best, break_even, calls, compare, costs, recorded_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
-from mem1.extras.cost.compare import (
-    Call,
-    best,
-    break_even,
-    calls,
-    compare,
-    costs,
-    recorded_sizes,
-)
 from mem1.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 
@@ -80,12 +72,6 @@ class TestByHand:
     def test_a_prefix_is_cached_from_the_minimum_on_and_in_whole_steps(self):
         made = calls(THREE, None, PrefixCache(minimum=128, step=64))
         assert [(c.fresh, c.cached, c.written) for c in made] == [(100, 0, 0), (32, 0, 128), (28, 128, 64)]
-
-    @pytest.mark.parametrize(("pause", "cached"), [(300.0, [0, 100, 160]), (300.1, [0, 0, 0])])
-    def test_a_cache_that_expires_between_two_calls_saves_nothing_and_is_not_paid_for(self, pause, cached):
-        made = calls(THREE, None, PrefixCache(lifetime_s=300, pause_s=pause))
-        assert [c.cached for c in made] == cached
-        assert all(c.written == 0 for c in made) is (pause > 300)
 
     def test_peak_and_means_are_over_attempts(self):
         one = even_sizes(prompt=100, state=20, action=10, result=50, turns=1)

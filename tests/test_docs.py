@@ -91,7 +91,7 @@ curriculum = [{ steps = 1, objectives = [1] }]
 """
 TUTORIALS = ("tutorials/your-questions.md", "extending/environment.md", "extending/reward.md")
 """Begin in an empty folder."""
-TYPED = (*TUTORIALS, "README.md", "tutorials/quickstart.md", "cost.md", "memory/probe.md")
+TYPED = (*TUTORIALS, "README.md", "tutorials/quickstart.md", "memory/probe.md")
 """Pages whose commands run to their end; those of `TUTORIALS` whenever tests run, the others if asked for (slow)."""
 NOT_RUN = {
     "--base-url": "needs a model server",

@@ -39,10 +39,6 @@ class PrefixCache:
     """Length of the shortest prefix kept, in tokens."""
     step: int = 1
     """Prefixes are kept in multiples of this number of tokens."""
-    lifetime_s: float | None = None
-    """Seconds after which an unread prefix is dropped; None: never."""
-    pause_s: float = 0.0
-    """Seconds from one call to the next."""
 
     def __post_init__(self) -> None:
         if self.minimum < 0 or self.step < 1:
@@ -50,9 +46,8 @@ class PrefixCache:
 
     def kept(self, tokens: int) -> int:
         """Number of tokens of a prefix that the next call finds in the cache."""
-        expired = self.lifetime_s is not None and self.pause_s > self.lifetime_s
         whole_steps = tokens // self.step * self.step
-        return 0 if expired or whole_steps < self.minimum else whole_steps
+        return 0 if whole_steps < self.minimum else whole_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +128,21 @@ def price_class(name: str) -> PriceClass:
             "give --fresh, --cached, --write and --output"
         )
     return PRICE_CLASSES[name]
+
+
+def chosen_prices(name: str | None, own: Mapping[str, float | None]) -> PriceClass | None:
+    """The class with this name, or one of a user's own prices, by the names of the fields of `Prices`; None: neither.
+
+    Raises UserError for an unknown name, for both, and for prices that are missing or none.
+    """
+    given = {field: price for field, price in own.items() if price is not None}
+    if not given:
+        return None if name is None else price_class(name)
+    if name is not None:
+        raise UserError("use either --prices, or your own: --fresh, --cached, --write and --output")
+    if missing := [f"--{field}" for field in own if field not in given]:
+        raise UserError(f"give all four prices; missing: {', '.join(missing)} (--write is --fresh if writing is free)")
+    try:
+        return PriceClass(name="own", about="as given", prices=Prices(**given), cache=PrefixCache(), unit="own unit")
+    except ValueError as error:
+        raise UserError(str(error)) from error

@@ -106,6 +106,7 @@ def command(
     from mem1.bench.scores import sides_of
     from mem1.bench.suites import MOST_SEED, suite_of
     from mem1.bench.tables import comparisons
+    from mem1.prices import chosen_prices
 
     who = {"--base-url": base_url, "--policy": policy, "--script": script}
     given = [name for name, value in who.items() if value]
@@ -122,7 +123,7 @@ def command(
         refuse(invocation, "device", because="is for a policy in this process")
     if seed > MOST_SEED:
         raise UserError(f"--seed takes numbers up to {MOST_SEED:,}, not {seed}")
-    priced = _priced(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
+    priced = chosen_prices(prices, {"fresh": fresh, "cached": cached, "write": write, "output": output})
     if max_cost is not None and priced is None:
         raise UserError(
             "--max-cost needs prices: give --prices, or your own by --fresh, --cached, --write and --output"
@@ -251,15 +252,6 @@ def _settings(given: Sequence[str]) -> dict[str, Any]:
 
 def _no_number(name: str) -> Any:
     raise ValueError(name)
-
-
-def _priced(name: str | None, own: Mapping[str, float | None]) -> PriceClass | None:
-    from mem1.cli.cost import price_classes
-
-    if name is None and all(price is None for price in own.values()):
-        return None
-    (priced,) = price_classes(None if name is None else [name], own)
-    return priced
 
 
 def _names(text: str | None) -> tuple[str, ...]:

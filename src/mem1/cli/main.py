@@ -24,7 +24,7 @@ import pydantic
 import typer
 
 import mem1
-from mem1.cli import bench, cost, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
+from mem1.cli import bench, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.options import Command, after_stop
 from mem1.cli.progress import say
@@ -149,7 +149,6 @@ app.command("eval", cls=Command)(eval_command.command)
 app.command("index", cls=Command)(index.command)
 app.command("run", cls=Command)(run.command)
 app.command("report", cls=Command)(report.command)
-app.command("cost", cls=Command)(cost.command)
 app.command("probe", cls=Command)(probe.command)
 app.command("verify", cls=Command)(verify.command)
 app.command("serve-retriever", cls=Command)(serve.retriever)
@@ -187,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort) as interrupt:
         say(after_stop(interrupt))
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as in `mem1 cost | head`
+    except BrokenPipeError:  # the reader of our output has gone, as in `mem1 plan RECIPE | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
         code = 1
     except Exception as error:
