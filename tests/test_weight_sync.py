@@ -457,7 +457,7 @@ def test_with_servers_the_trained_model_takes_the_weights_over_and_gives_them_ba
 class TestSettings:
     def test_only_vllm_sleeps_and_none_that_samples_ahead(self):
         given = {"servers": ["http://a:1"], "weights_folder": "w", "sleep": True}
-        with pytest.raises(ValueError, match="sleep = true works with kind = 'vllm' and transfer = 'folder' only"):
+        with pytest.raises(ValueError, match="sleep = true works with kind = 'vllm' only"):
             ServerRollouts.model_validate(given)
         rollout = {"engine": "servers", "kind": "vllm", **given}
         rl = {"curriculum": [{"steps": 1}], "max_staleness": 1, "importance": {}}

@@ -3,12 +3,11 @@
     routes.update("http://127.0.0.1:8001/v1", weights)
         mem1    pause, start_weight_update, update_weights, finish_weight_update, reset_prefix_cache, resume
         vllm    pause, collective_rpc reload_weights, reset_prefix_cache, update_weight_version, resume
-                by NCCL: pause, what `mem1.extras.nccl` does, reset_prefix_cache, resume
         asleep: wake_up the weights before all this, and the key-value cache before resume
     routes.sleep("http://127.0.0.1:8001/v1")            vLLM alone: its GPU is free until the next update
 
-Without NCCL both read the weights from a folder that they share with the trainer. vLLM's routes are those of its
-development mode (vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21).
+Both read the weights from a folder that they share with the trainer. vLLM's routes are those of its development mode
+(vllm/entrypoints/serve/dev/rlhf/api_router.py and .../rpc/api_router.py at 0100a21).
 """
 
 from __future__ import annotations
@@ -16,20 +15,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mem1.engines.codec import Codec
 from mem1.engines.dialects import Text, TokenIds
 from mem1.errors import UserError
 from mem1.net.exchange import TryFailed, exchange, read_json
-from mem1.registry import load
 
 ServerKind = Literal["mem1", "vllm"]
-Transfer = Literal["folder", "nccl"]
 SPOKEN = TokenIds()
 """The dialect that a server must speak to sample for training."""
 _LARGEST_ANSWER = 1 << 20
@@ -80,57 +76,6 @@ _HOT = 100.0
 """A temperature at which all tokens are about equally likely."""
 
 
-class Ask(Protocol):
-    """A request to a route of a server, with JSON both ways; raises ServerFailed."""
-
-    def __call__(self, method: str, url: str, path: str, value: Any = None, *, patient: bool = False) -> Any: ...
-
-
-class WeightTransfer:
-    """Gives new weights to a server that is paused."""
-
-    def __init__(self, ask: Ask, *, timeout_s: float) -> None:
-        self._ask, self._timeout_s = ask, timeout_s
-
-    @abstractmethod
-    def send(self, url: str, weights: PublishedWeights) -> None:
-        """Raises ServerFailed where the server did not take them."""
-        ...
-
-    def close(self) -> None:
-        """Leave the servers."""
-
-
-class Mem1Folder(WeightTransfer):
-    """`mem1 serve-policy`, with --weights-folder, which reads the weights from the shared folder."""
-
-    def send(self, url: str, weights: PublishedWeights) -> None:
-        self._ask("POST", url, "/start_weight_update", {})
-        where = {"path": weights.name, "checksum": weights.checksum}
-        self._ask("POST", url, "/update_weights", {"update_info": where}, patient=True)
-        self._ask("POST", url, "/finish_weight_update", {"weight_version": str(weights.version)}, patient=True)
-        self._ask("POST", url, "/reset_prefix_cache", {})
-
-
-class VllmFolder(WeightTransfer):
-    """vLLM in its development mode, on a machine that has the folder under the same name."""
-
-    def send(self, url: str, weights: PublishedWeights) -> None:
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.path.parent.resolve())}}
-        self._ask("POST", url, "/collective_rpc", reload, patient=True)
-        self._ask("POST", url, "/reset_prefix_cache", {})
-        with contextlib.suppress(NoSuchRoute):  # an older vLLM: then only the trainer knows which weights it has
-            self._ask("POST", url, "/update_weight_version", {"new_version": str(weights.version)})
-
-
-TRANSFERS: Mapping[tuple[ServerKind, Transfer], str] = {
-    ("mem1", "folder"): f"{__name__}:Mem1Folder",
-    ("vllm", "folder"): f"{__name__}:VllmFolder",
-    ("vllm", "nccl"): "mem1.extras.nccl:NcclTransfer",
-}
-"""Kind of server and way of the weights -> class of the WeightTransfer, imported when it is used."""
-
-
 class WeightRoutes:
     """Client of the routes for weights. Thread-safe."""
 
@@ -141,15 +86,12 @@ class WeightRoutes:
         model: str,
         token: str | None,
         timeout_s: float,
-        transfer: Transfer = "folder",
         sleep: bool = False,
     ) -> None:
         """A client for servers of one kind.
 
         timeout_s   time limit of each step of an update, such as ending the batch in work or reading the weights
         sleep       servers sleep between updates
-
-        Raises UserError where this machine cannot send weights by `transfer`.
         """
         import httpx
 
@@ -159,11 +101,9 @@ class WeightRoutes:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._client = httpx.Client(headers=headers, trust_env=False)
-        self.transfer: WeightTransfer = load(TRANSFERS[kind, transfer])(self.ask, timeout_s=timeout_s)
 
     def close(self) -> None:
         """End the connections."""
-        self.transfer.close()
         self._client.close()
 
     def version(self, url: str) -> int | None:
@@ -188,12 +128,27 @@ class WeightRoutes:
         try:
             self.ask("POST", url, "/pause?mode=abort", {}, patient=True)
             try:
-                self.transfer.send(url, weights)
+                self._have_read(url, weights)
                 self._wake_up(url, "kv_cache")
             finally:
                 self.ask("POST", url, "/resume", {})
         except NoSuchRoute as error:
             raise ServerFailed(f"{error}; {_LACKING[self._kind]}") from error
+
+    def _have_read(self, url: str, weights: PublishedWeights) -> None:
+        """Have a server that is paused read these weights from the shared folder."""
+        if self._kind == "mem1":
+            self.ask("POST", url, "/start_weight_update", {})
+            where = {"path": weights.name, "checksum": weights.checksum}
+            self.ask("POST", url, "/update_weights", {"update_info": where}, patient=True)
+            self.ask("POST", url, "/finish_weight_update", {"weight_version": str(weights.version)}, patient=True)
+            self.ask("POST", url, "/reset_prefix_cache", {})
+            return
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.path.parent.resolve())}}
+        self.ask("POST", url, "/collective_rpc", reload, patient=True)
+        self.ask("POST", url, "/reset_prefix_cache", {})
+        with contextlib.suppress(NoSuchRoute):  # an older vLLM: then only the trainer knows which weights it has
+            self.ask("POST", url, "/update_weight_version", {"new_version": str(weights.version)})
 
     def _wake_up(self, url: str, what: str) -> None:
         """Have a server that sleeps bring back its weights or its key-value cache; no-op for one that is awake."""

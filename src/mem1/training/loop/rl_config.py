@@ -28,7 +28,7 @@ from mem1.configuration.by_name import ByName
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes, Temperature
 from mem1.contexts import context_policy
 from mem1.engines.servers import ModelServer, base_address
-from mem1.engines.weight_update import ServerKind, Transfer
+from mem1.engines.weight_update import ServerKind
 from mem1.errors import UserError
 from mem1.registry import register
 
@@ -168,9 +168,6 @@ class ServerRollouts(Config):
     must see it under the same path, other servers need not."""
     kind: ServerKind = "mem1"
     """mem1: `mem1 serve-policy`. vllm: vLLM in development mode, with --logprobs-mode processed_logprobs."""
-    transfer: Transfer = "folder"
-    """folder: servers read `weights_folder`. nccl: the trainer's GPU sends them to the GPUs of vLLM servers that were
-    started with --weight-transfer-config '{"backend": "nccl"}'; `weights_folder` may then be local."""
     sleep: bool = False
     """The servers are vLLM on the trainer's own GPUs, started with --enable-sleep-mode: they sleep while the trainer
     trains, and wake up to sample."""
@@ -198,12 +195,8 @@ class ServerRollouts(Config):
     def _has_servers(self) -> ServerRollouts:
         if bool(self.servers) == (self.servers_file is not None):
             raise ValueError("give either servers (addresses) or servers_file (a file with one address per line)")
-        if self.transfer == "nccl" and self.kind != "vllm":
-            raise ValueError("transfer = 'nccl' works with kind = 'vllm' only; set transfer = 'folder'")
-        if self.sleep and (self.kind != "vllm" or self.transfer != "folder"):
-            raise ValueError(
-                "sleep = true works with kind = 'vllm' and transfer = 'folder' only; set them, or leave it out"
-            )
+        if self.sleep and self.kind != "vllm":
+            raise ValueError("sleep = true works with kind = 'vllm' only; set it, or leave sleep out")
         for url in self.servers:
             base_address(url)
         return self

@@ -63,7 +63,6 @@ class WeightSync:
             model=config.model,
             token=api_key(config.token_env),
             timeout_s=config.update_timeout_s,
-            transfer=config.transfer,
             sleep=config.sleep,
         )
         self._addresses = Addresses((), now=time.monotonic)
