@@ -58,7 +58,6 @@ TOGETHER = {
     "test_local_engine.py": "processes",
     "test_kept_prefixes.py": "processes",
     "test_adapters.py": "processes",
-    "test_memory_gain.py": "processes",
     "test_cli_index.py": "sentence encoder",
     "test_sentence_encoder.py": "sentence encoder",
 }

@@ -12,7 +12,7 @@ from test_channels import GROUP, attempt
 from worlds import SMALL
 
 from mem1.algorithms.base import Attempt
-from mem1.algorithms.channels import Channels, MemoryLength, Objectives, WordGain
+from mem1.algorithms.channels import Channels, MemoryLength, Objectives
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
@@ -74,7 +74,6 @@ def begin(config: Recipe) -> None:
             "objectives reads the metric 'em', .*; they have: steps, score. Set its metric",
         ),
         (GAMES, {"name": "memory_length"}, "memory_length reads the metric 'em', .*; they have: steps, score"),
-        (GAMES, {"name": "word_gain"}, "word_gain needs gold answers, which these tasks do not have"),
         (SUMS, {"name": "objectives"}, "objectives reads the metric 'em', .*; they have: right, all"),
         (
             SUMS,
@@ -99,7 +98,6 @@ def test_a_metric_that_is_not_measured_is_refused_before_sampling_with_those_tha
         (GAMES, {"name": "memory_length", "metric": "steps", "least": 0.0}),
         (SUMS, {"name": "objectives", "metric": "right"}),
         (SUMS, {"name": "memory_length", "metric": "all"}),
-        (SUMS, {"name": "word_gain"}),
         (SMALL, {"name": "objectives", "metric": "f1"}),
     ],
 )
@@ -145,4 +143,4 @@ def test_an_agent_that_measures_other_things_is_found_out_by_the_first_group_tha
 def test_attempts_that_ended_before_they_were_measured_got_nothing_right(lost: Attempt):
     zeros = [[0.0] * len(lost.trajectory.turns)] * 2
     assert Objectives().by_turn([lost, lost]) == MemoryLength().by_turn([lost, lost]) == zeros
-    assert len(Channels(channels=(Objectives(), MemoryLength(), WordGain())).advantages([[lost, GROUP[0]]])[0]) == 2
+    assert len(Channels(channels=(Objectives(), MemoryLength())).advantages([[lost, GROUP[0]]])[0]) == 2

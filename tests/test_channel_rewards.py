@@ -13,7 +13,7 @@ from builders import random_group, trajectory
 from torch import Tensor
 
 from mem1.algorithms.base import Attempt
-from mem1.algorithms.channels import Channel, MemoryGain, MemoryLength, Objectives, Outcome, WordGain, paid
+from mem1.algorithms.channels import ByTurn, Channel, MemoryLength, Objectives, Outcome, Where, paid
 from mem1.algorithms.ppo import Ppo, generalised_advantages, whitened
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
@@ -29,12 +29,11 @@ TASK = Task(
 )
 
 
-def turn(state: str = "", tokens: int = 2) -> Turn:
+def turn(tokens: int = 2) -> Turn:
     """`tokens` of the state, then two of the action."""
     return Turn(
         context_ids=(1,),
         completion_ids=(1,) * (tokens + 2),
-        state=state,
         action="search",
         completion_spans={**({"state": (0, tokens)} if tokens else {}), "action": (tokens, tokens + 2)},
     )
@@ -43,6 +42,16 @@ def turn(state: str = "", tokens: int = 2) -> Turn:
 def attempt(*turns: Turn, reward: float = 1.0, em: float = 1.0, **fields: Any) -> Attempt:
     made = Trajectory(turns=turns, task=TASK, reward=reward, metrics={"em": (em,)})
     return Attempt(trajectory=made, shaped_reward=reward, **fields)
+
+
+class Given(Channel):
+    """Pays these numbers, one for each turn."""
+
+    tokens: Where = "memory"
+    numbers: tuple[float, ...] = ()
+
+    def rewards(self, attempt: Attempt) -> ByTurn:
+        return list(self.numbers)
 
 
 def pay(channel: Channel, x: Attempt) -> list[float]:
@@ -58,8 +67,8 @@ def test_the_outcome_is_paid_once_on_the_last_token_of_the_trajectory():
 def test_a_trajectory_without_a_token_is_paid_nothing():
     for turns in ((), (([1], []),)):
         assert pay(Outcome(), Attempt(trajectory=trajectory(*turns), shaped_reward=7.0)) == []
-    late = Attempt(trajectory=trajectory(([1], []), ([2], [3])), shaped_reward=1.0, memory_logprobs=(-3.0, -1.0, -1.0))
-    assert pay(MemoryGain(), late) == [0.0]  # nor for what nobody did
+    late = Attempt(trajectory=trajectory(([1], []), ([2], [3])), shaped_reward=1.0)
+    assert pay(Given(numbers=(2.0, 0.0)), late) == [0.0]  # nor for what nobody did
 
 
 def test_a_memory_that_is_too_long_earns_nothing():
@@ -67,12 +76,11 @@ def test_a_memory_that_is_too_long_earns_nothing():
     assert sum(pay(Outcome(memory_limit=4), x)) == 1.0 and sum(pay(Outcome(memory_limit=3), x)) == 0.0
 
 
-def test_gains_are_paid_at_the_last_token_of_the_memory_of_their_turn():
-    x = attempt(turn("Mira"), turn("Mira Toll"), turn(tokens=0), memory_logprobs=(-3.0, -2.5, -1.0, -4.0))
-    # words: a half, a half, and all forgotten in a turn that wrote no memory, which pays at its end
-    assert pay(WordGain(), x) == [0, 0.5, 0, 0, 0, 0.5, 0, 0, 0, -1]
-    assert pay(MemoryGain(weight=2.0), x) == [0, 1, 0, 0, 0, 3, 0, 0, 0, -6]
-    assert pay(MemoryGain(tokens="all"), x) == [0, 0, 0, 0.5, 0, 0, 0, 1.5, 0, -3]
+def test_a_turn_is_paid_at_the_last_token_of_its_memory():
+    x = attempt(turn(), turn(), turn(tokens=0))
+    # the last turn wrote no memory, so it is paid at its end
+    assert pay(Given(numbers=(0.5, 1.5, -3.0), weight=2.0), x) == [0, 1, 0, 0, 0, 3, 0, 0, 0, -6]
+    assert pay(Given(numbers=(0.5, 1.5, -3.0), tokens="all"), x) == [0, 0, 0, 0.5, 0, 0, 0, 1.5, 0, -3]
 
 
 def test_only_attempts_that_were_right_pay_for_their_memory():
@@ -89,8 +97,8 @@ def test_least_is_asked_of_the_mean_over_questions():
 
 
 def test_channels_are_summed_token_by_token():
-    x = attempt(turn("Mira Toll"), turn("Mira Toll", tokens=0))
-    assert paid((Outcome(), WordGain(weight=0.5)), x).tolist() == [0, 0.5, 0, 0, 0, 1]
+    x = attempt(turn(), turn(tokens=0))
+    assert paid((Outcome(), Given(numbers=(1.0, 0.0), weight=0.5)), x).tolist() == [0, 0.5, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("whiten", [True, False])
@@ -128,26 +136,23 @@ def test_the_outcome_alone_is_ppo_with_the_reward_at_the_end_to_the_digit(whiten
 
 
 def test_a_reward_of_a_turn_is_heard_in_earlier_contexts_and_not_in_later_ones():
-    def advantages(*logprobs: float) -> list[float]:
-        x = attempt(turn(), turn(), turn(), reward=0.0, values_K=torch.zeros(12), memory_logprobs=logprobs)
-        ((found,),) = Ppo(channels=(MemoryGain(),), lam=0.5, whiten=False).advantages([[x]])
-        assert found is not None
-        return found.advantages_K.tolist()
-
-    # 8 for what the second turn wrote, whose memory ends with the sixth token
-    assert advantages(-8.0, -8.0, 0.0, 0.0) == [0.25, 0.5, 1, 2, 4, 8, 0, 0, 0, 0, 0, 0]
+    x = attempt(turn(), turn(), turn(), reward=0.0, values_K=torch.zeros(12))
+    algorithm = Ppo(channels=(Given(numbers=(0.0, 8.0, 0.0)),), lam=0.5, whiten=False)
+    ((found,),) = algorithm.advantages([[x]])
+    assert found is not None
+    # 8 for the second turn, whose memory ends with the sixth token
+    assert found.advantages_K.tolist() == [0.25, 0.5, 1, 2, 4, 8, 0, 0, 0, 0, 0, 0]
 
 
 def test_a_recipe_gives_ppo_channels():
-    given = ["rl.algorithm={name='ppo', channels=[{name='outcome'}, {name='memory_gain', weight=0.1}]}"]
+    given = ["rl.algorithm={name='ppo', channels=[{name='outcome'}, {name='memory_length', weight=0.1}]}"]
     recipe = load_toml(QUICK, Recipe, given)
     assert recipe.rl is not None
-    assert recipe.rl.algorithm == Ppo(channels=(Outcome(), MemoryGain(weight=0.1)))
-    assert recipe.rl.algorithm.scores_memory and not Ppo().scores_memory
+    assert recipe.rl.algorithm == Ppo(channels=(Outcome(), MemoryLength(weight=0.1)))
 
 
 def test_a_written_recipe_has_the_channels_with_their_own_keys(tmp_path: Path):
-    given = ["rl.algorithm={name='ppo', channels=[{name='outcome', memory_limit=40}, {name='word_gain'}]}"]
+    given = ["rl.algorithm={name='ppo', channels=[{name='outcome', memory_limit=40}, {name='memory_length'}]}"]
     recipe = load_toml(QUICK, Recipe, given)
     (tmp_path / "config.toml").write_text(to_toml(recipe))
     assert load_toml(tmp_path / "config.toml", Recipe) == recipe
@@ -166,6 +171,6 @@ def test_a_channel_that_ppo_cannot_pay_is_refused(channel: str, why: str):
 
 
 def test_a_channel_without_rewards_says_so():
-    assert not Objectives().has_rewards and WordGain().has_rewards
+    assert not Objectives().has_rewards and MemoryLength().has_rewards
     with pytest.raises(NotImplementedError, match="Objectives compares attempts"):
         Objectives().rewards(attempt(turn()))

@@ -58,9 +58,7 @@ TRAJECTORY = Trajectory(
 
 
 def test_a_record_holds_every_field():
-    again = dataclasses.replace(TRAJECTORY, rerolled=(1, 0))
-    assert json.dumps(trajectory_to_json(again)) == json.dumps({"version": 3, **dataclasses.asdict(again)})
-    assert trajectory_to_json(TRAJECTORY).keys() == trajectory_to_json(again).keys() - {"rerolled"}
+    assert json.dumps(trajectory_to_json(TRAJECTORY)) == json.dumps({"version": 3, **dataclasses.asdict(TRAJECTORY)})
 
 
 def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():

@@ -174,6 +174,7 @@ def test_a_damaged_line_in_the_middle_is_an_error_even_when_a_cut_line_may_be_dr
         ('{"version": 3}', "turns"),
         ('{"version": 3, "turns": [], "ended": "bored"}', "bored"),
         ('{"version": 3, "turns": [], "ended": "answered", "metrics": {}, "mood": 1}', "mood"),
+        ('{"version": 3, "turns": [], "ended": "answered", "rerolled": [0, 1]}', "'rerolled'"),
         ("[1, 2]", "not a trajectory record"),
     ],
 )

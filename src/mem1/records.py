@@ -67,8 +67,6 @@ class Ended(str, Enum):
         return self in (Ended.OUT_OF_TURNS, Ended.OUT_OF_TOKENS, Ended.OUT_OF_TIME)
 
 
-SCORED = "(scored by the environment)"
-"""In place of a gold answer, where only the environment can score an attempt."""
 UNSCORED = "unscored"
 """Metric of an attempt that the environment failed to score."""
 
@@ -263,10 +261,6 @@ class Trajectory:
     attempts is more than the time of the batch.
     """
 
-    rerolled: tuple[int, int] | None = None
-    """(attempt, turn), counted from 0: its one turn was sampled anew from the context of that turn of that attempt; its
-    ending, answer, reward and metrics are those of what followed. None: a whole attempt."""
-
     def per_objective(self, metric: str) -> tuple[float, ...]:
         """The values of a metric, one per objective; a single number counts as one; empty: not measured."""
         value = self.metrics.get(metric, ())
@@ -282,7 +276,6 @@ class Group:
     """G attempts at one task; the unit over which group-relative advantages are computed."""
 
     trajectories: tuple[Trajectory, ...]
-    """Whole attempts, then turns of theirs that were sampled anew (`Trajectory.rerolled`)."""
 
     def __post_init__(self) -> None:
         if not self.trajectories:
@@ -290,11 +283,6 @@ class Group:
         ids = {t.task.id for t in self.trajectories if t.task is not None}
         if len(ids) > 1:
             raise ValueError(f"a group holds attempts at one task, not at {len(ids)}: {sorted(ids)[:4]}")
-
-    @property
-    def attempts(self) -> tuple[Trajectory, ...]:
-        """The whole ones."""
-        return tuple(t for t in self.trajectories if t.rerolled is None)
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -309,7 +297,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """A plain dict for one line of `trajectories.jsonl`; `trajectory_from_json` is its inverse."""
     return {
         "version": TRACE_VERSION,
-        **{name: value for name, value in _fields(trajectory).items() if name != "rerolled" or value is not None},
+        **_fields(trajectory),
         "turns": [_fields(turn) for turn in trajectory.turns],
         "task": None if trajectory.task is None else task_to_json(trajectory.task),
         "ended": trajectory.ended.value,
@@ -342,7 +330,7 @@ def trajectory_from_json(record: Mapping[str, Any]) -> Trajectory:
     fields["ended"] = Ended(fields["ended"])
     metrics = fields.get("metrics", {})
     fields["metrics"] = _tuples(metrics, *metrics)
-    return Trajectory(**_tuples(fields, "rerolled"))
+    return Trajectory(**fields)
 
 
 def _fields(record: Question | Task | Turn | Trajectory) -> dict[str, Any]:

@@ -187,9 +187,6 @@ class _Register:
             "outcome": "mem1.algorithms.channels:Outcome",
             "objectives": "mem1.algorithms.channels:Objectives",
             "memory_length": "mem1.algorithms.channels:MemoryLength",
-            "word_gain": "mem1.algorithms.channels:WordGain",
-            "memory_gain": "mem1.algorithms.channels:MemoryGain",
-            "reroll": "mem1.algorithms.channels:Reroll",
         },
     )
     """Parts of the advantage in the algorithm channels: subclasses of `mem1.algorithms.channels.Channel`."""

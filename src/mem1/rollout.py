@@ -80,10 +80,6 @@ class _Attempt:
     seconds: float = 0.0
     """Wall time from the start of the batch to the end of the round in which the attempt ended."""
 
-    def take(self, turn: Turn) -> None:
-        self.turns.append(turn)
-        self.taken += turn.action != SUMMARY
-
     @property
     def turns_left(self) -> int:
         return self.task.turn_limit - self.taken
@@ -172,15 +168,13 @@ class Rollout(RolloutParts):
         *,
         sampling: Sampling,
         numbers: Sequence[int] | None = None,
-        earlier: Sequence[Sequence[Turn]] | None = None,
         weights_version: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory per task, in order, scored unless its tool or engine failed; repeat a task for a group.
 
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
-        the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0. `earlier` holds
-        turns that each attempt has taken already, and which it goes on from; None: it begins.
+        the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
         `weights_version` is recorded for turns whose version the engine does not report. `progress` is called after
         each round with (attempts finished, attempts). With an engine of some concurrency, environment, `progress` and
         `on_turn` are called from several threads.
@@ -189,11 +183,7 @@ class Rollout(RolloutParts):
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
         prompts = {text: self.dialogue.prompt(task) for text, task in different.items()}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
-        earlier = [()] * len(tasks) if earlier is None else earlier
-        attempts = [
-            self._begun(_Attempt(task, n, prompts[task.prompt]), turns)
-            for task, n, turns in zip(tasks, numbers, earlier, strict=True)
-        ]
+        attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
         ended: deque[_Attempt] = deque()  # of all threads
 
         def advance(together: Sequence[_Attempt]) -> None:
@@ -211,14 +201,6 @@ class Rollout(RolloutParts):
         else:
             in_parallel(advance, [[attempt] for attempt in attempts], threads=concurrency)
         return [self._finish(attempt) for attempt in attempts]
-
-    def _begun(self, attempt: _Attempt, turns: Sequence[Turn]) -> _Attempt:
-        """The attempt after these turns, all of which were replied to."""
-        for turn in turns:
-            attempt.take(turn)
-            done = self.dialogue.actions(turn) if turn.action != SUMMARY else ()
-            attempt.actions += [(kind, argument) for kind, argument, error in done if _for_environment(kind, error)]
-        return attempt
 
     def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
         """One turn of every open attempt."""
@@ -246,7 +228,9 @@ class Rollout(RolloutParts):
                 continue
             versions = completion.weights_versions or ((version, len(completion.token_ids)),)
             fields = {"logprobs": completion.logprobs, "weights_versions": versions}
-            attempt.take(turn_of(self.dialogue, ids, context, requested, completion.token_ids, **fields))
+            turn = turn_of(self.dialogue, ids, context, requested, completion.token_ids, **fields)
+            attempt.turns.append(turn)
+            attempt.taken += turn.action != SUMMARY
             self._judge(attempt, completion)
         self._observe([a for a in ready if a.ended is None])
         for attempt, completion in zip(ready, completions, strict=True):
@@ -280,7 +264,8 @@ class Rollout(RolloutParts):
     def _observe(self, attempts: Sequence[_Attempt]) -> None:
         """Let the environment reply to every open attempt; a summary is followed only by a hint.
 
-        Several calls of one turn are made one after the other, each by all attempts together.
+        Several calls of one turn are made one after the other, each by all attempts together. The environment gets
+        neither a recall nor a call that cannot be run.
         """
         wanted = [() if a.turns[-1].action == SUMMARY else self.dialogue.actions(a.turns[-1]) for a in attempts]
         texts: list[list[str]] = [[] if actions else [""] for actions in wanted]
@@ -291,7 +276,7 @@ class Rollout(RolloutParts):
                 if attempt.ended is None and place < len(actions):
                     kind, argument, error = actions[place]
                     shown.append(recalled(self.context, attempt.turns) if kind == RECALL and not error else error)
-                    if _for_environment(kind, error):
+                    if kind != RECALL and not error:
                         attempt.actions.append((kind, argument))
                         acting.append(attempt)
             replies = self.environment.observe([a.request for a in acting]) if acting else []
@@ -337,11 +322,6 @@ class Rollout(RolloutParts):
                 seconds=attempt.seconds,
             )
         )
-
-
-def _for_environment(kind: str, error: str) -> bool:
-    """Whether the environment replies to an action: not to a recall, nor to one that cannot be run."""
-    return kind != RECALL and not error
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

@@ -45,9 +45,6 @@ class Attempt:
     """What the KL penalty takes from the reward of each sampled token; None: no penalty in the reward."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
-    memory_logprobs: tuple[float, ...] | None = None
-    """Mean log-prob of the gold answers given the memory before the first turn and after each, in nats
-    (`mem1.training.gradients.memory_scores`); None: the algorithm does not score memories."""
 
     @property
     def kl_penalty(self) -> float:
@@ -120,16 +117,6 @@ class Algorithm(Config):
     def critic_config(self) -> Ppo | None:
         """Settings of the critic; None: the algorithm needs none."""
         return None
-
-    @property
-    def scores_memory(self) -> bool:
-        """Whether it reads `Attempt.memory_logprobs`, for which the trainer runs the frozen policy once more."""
-        return False
-
-    @property
-    def rerolls(self) -> int:
-        """How often a turn of each group is sampled anew from its stored context; 0: never."""
-        return 0
 
     def check(self, task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
         """Raises UserError where attempts at such a task lack what it needs; called before anything is sampled.
@@ -218,7 +205,7 @@ class ClippedAlgorithm(Algorithm):
 
 def has_variance(group: Group) -> bool:
     """Whether the raw rewards of the scorable attempts differ; attempts whose tool failed have no reward."""
-    return len({t.reward for t in group.attempts if t.ended.scorable}) > 1
+    return len({t.reward for t in group.trajectories if t.ended.scorable}) > 1
 
 
 def constant(advantage: float, trajectory: Trajectory) -> Tensor:

@@ -9,9 +9,6 @@
 | outcome | the rewards of attempts | all tokens of the attempt |
 | objectives | for each question, who answered it | the turns that work on this question |
 | memory_length | the memory written by attempts that were right | the memory |
-| word_gain | the words of the answers that a turn added to the memory | the memory of that turn |
-| memory_gain | the log-prob of the answers that a turn added to the memory | the memory of that turn |
-| reroll | the rewards of one turn and of others in its place, each played to its end | the memory of that turn |
 
 With `name = "ppo"` a channel is a reward: what each turn earned by itself, paid at the last token that it lands on.
 
@@ -23,29 +20,26 @@ questions there are.
 
 Sources: GRPO (arXiv 2402.03300) for the normalisation; credit for parts of an outcome is as old as reward decomposition
 (Russell & Zimdars 2003). A length penalty on right attempts alone, as those of wrong ones say nothing about what memory
-is worth keeping. memory_gain: IGPO (arXiv 2510.14967), whose turn is worth what it adds to the policy's probability of
-the gold answer given everything before it. Here it is the log-prob, given the memory alone. reroll: VinePPO (arXiv
-2410.01679) estimates the value of a step by other continuations of it. A rewritten context is all that an attempt
-knows, so a stored one can be continued without anything before it; here the continuations of one write are the group.
+is worth keeping.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
-from mem1.algorithms.group import EPSILON, centred_advantages, normalised_advantages
+from mem1.algorithms.group import centred_advantages, normalised_advantages
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
-from mem1.contexts import memory_spans, notebook
+from mem1.contexts import memory_spans
 from mem1.errors import UserError
 from mem1.protocol import ANSWER, SUMMARY
-from mem1.records import SCORED, UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
+from mem1.records import UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
 from mem1.registry import register
 from mem1.scoring import normalize
 
@@ -60,9 +54,6 @@ ByTurn = list[float]
 
 class Channel(Config):
     """Base of all channels. A subclass defines `by_turn`."""
-
-    scores_memory: ClassVar[bool] = False
-    """Whether it reads `Attempt.memory_logprobs`."""
 
     name: str = ""
     weight: float = 1.0
@@ -95,11 +86,6 @@ class Channel(Config):
     def demanding(self) -> bool:
         """Whether it needs what not every task has."""
         return type(self).check is not Channel.check
-
-    @property
-    def rerolls(self) -> int:
-        """How often it needs a turn sampled anew; if it does, `by_turn` gets these too (`Trajectory.rerolled`)."""
-        return 0
 
     def normalised(self, values: Sequence[float]) -> Sequence[float]:
         """Less their mean, over their standard deviation; 0 where there is nothing to compare with."""
@@ -204,94 +190,6 @@ class MemoryLength(Measured):
         return [-float(len(places(turn, "memory"))) if taken else 0.0 for turn in attempt.trajectory.turns]
 
 
-class Gain(Channel):
-    """Base of channels for what each turn added to the memory. A subclass defines `gains`.
-
-    Compared with all turns of the group, in which every attempt counts the same, whatever its number of turns.
-    """
-
-    tokens: Where = "memory"
-
-    def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
-        if all(question.answers == (SCORED,) for question in task.questions):
-            raise UserError(
-                f"the channel {self.name} needs gold answers, which these tasks do not have: their environment scores "
-                "the attempt as a whole. Leave the channel out"
-            )
-
-    def gains(self, attempt: Attempt) -> ByTurn:
-        """What the memory is worth after each turn, less what it was worth before it."""
-        raise NotImplementedError(f"{type(self).__name__} must define gains")
-
-    def rewards(self, attempt: Attempt) -> ByTurn:
-        return self.gains(attempt)
-
-    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        gains = [self.gains(x) for x in attempts_G]
-        means = [_mean(of_one) for of_one in gains if of_one]
-        if not means:
-            return gains
-        mean = _mean(means)
-        std = math.sqrt(_mean([_mean([(g - mean) ** 2 for g in of_one]) for of_one in gains if of_one]))
-        if not std:
-            return [[0.0] * len(of_one) for of_one in gains]
-        return [[(g - mean) / (std + EPSILON if self.scale else 1.0) for g in of_one] for of_one in gains]
-
-
-class WordGain(Gain):
-    """The share of the answers' words that the memory holds."""
-
-    def gains(self, attempt: Attempt) -> ByTurn:
-        return word_gains(attempt.trajectory)
-
-
-class MemoryGain(Gain):
-    """The log-prob of the gold answers given the memory, by the policy as it was before the step, in nats.
-
-    See `mem1.training.gradients.memory_scores` for the text that is scored. The gains of an attempt sum to what its
-    last memory is worth, less what no memory is worth.
-    """
-
-    scores_memory = True
-
-    def gains(self, attempt: Attempt) -> ByTurn:
-        if attempt.memory_logprobs is None:
-            raise ValueError("an attempt has no memory_logprobs; give the trainer's, or those of a stub, T + 1 numbers")
-        return [after - before for before, after in pairwise(attempt.memory_logprobs)]
-
-
-class Reroll(Channel):
-    """One turn of each group against others that were sampled in its place.
-
-    The trainer draws a turn that wrote a memory and an action, samples it `attempts` more times from the same context,
-    and plays each to its end. By their rewards the writes are compared with one another alone: what they started from
-    is the same, and what came before has no part in it.
-    """
-
-    tokens: Where = "memory"
-    attempts: int = Field(default=4, ge=1, le=1000)
-    """How often the turn is sampled anew."""
-
-    @property
-    def rerolls(self) -> int:
-        return self.attempts
-
-    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-        found = [[0.0] * len(x.trajectory.turns) for x in attempts_G]
-        whole = {x.trajectory.attempt: i for i, x in enumerate(attempts_G) if x.trajectory.rerolled is None}
-        compared: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for i, x in enumerate(attempts_G):
-            if x.trajectory.rerolled is not None:
-                attempt, turn = x.trajectory.rerolled
-                first = [(whole[attempt], turn)] if attempt in whole else []  # it may have been left out since
-                compared.setdefault((attempt, turn), first).append((i, 0))
-        for of_one in compared.values():
-            values = self.normalised([attempts_G[i].shaped_reward for i, _ in of_one])
-            for (i, turn), value in zip(of_one, values, strict=True):
-                found[i][turn] = value
-        return found
-
-
 SomeChannels = Annotated[
     tuple[Annotated[Channel, ByName(register.channel, key="name")], ...],
     BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
@@ -317,14 +215,6 @@ class Channels(ClippedAlgorithm):
 
     channels: SomeChannels
 
-    @property
-    def scores_memory(self) -> bool:
-        return any(channel.scores_memory for channel in self.channels)
-
-    @property
-    def rerolls(self) -> int:
-        return max(channel.rerolls for channel in self.channels)
-
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
 
@@ -338,7 +228,7 @@ class Channels(ClippedAlgorithm):
     def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
         import torch
 
-        by_channel = [_by_turn(channel, attempts_G) for channel in self.channels]
+        by_channel = [channel.by_turn(attempts_G) for channel in self.channels]
         for i, attempt in enumerate(attempts_G):
             parts: list[Tensor] = []
             for number, turn in enumerate(attempt.trajectory.turns):
@@ -347,14 +237,6 @@ class Channels(ClippedAlgorithm):
                     a_K[places(turn, channel.tokens)] += channel.weight * by_turn[i][number]
                 parts.append(a_K)
             yield torch.cat(parts) if parts else torch.zeros(0)
-
-
-def _by_turn(channel: Channel, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
-    """The numbers of a channel, 0 for turns that were sampled anew where it does not ask for them."""
-    if channel.rerolls:
-        return channel.by_turn(attempts_G)
-    whole = iter(channel.by_turn([x for x in attempts_G if x.trajectory.rerolled is None]))
-    return [next(whole) if x.trajectory.rerolled is None else [0.0] * len(x.trajectory.turns) for x in attempts_G]
 
 
 def paid(channels: Sequence[Channel], attempt: Attempt) -> Tensor:
@@ -411,23 +293,6 @@ def _named(query: str, questions: Sequence[Question]) -> list[int]:
         for number, question in enumerate(questions)
         if any(f" {normalize(title)} " in words for title in question.titles if normalize(title))
     ]
-
-
-def word_gains(trajectory: Trajectory) -> ByTurn:
-    """For each turn, the share of the answers' words in the memory after it, less that before it."""
-    if trajectory.task is None:
-        raise ValueError("a trajectory has no task, so its answers are not known; keep the task when rolling out")
-    golds = [[set(normalize(alias).split()) for alias in question.answers] for question in trajectory.task.questions]
-    gains: ByTurn = []
-    before = 0.0
-    for number, turn in enumerate(trajectory.turns, start=1):
-        notes = " ".join(note.text for note in notebook(trajectory.turns[:number])) if turn.notes or before else ""
-        summary = turn.content if turn.action == SUMMARY else ""
-        words = set(normalize(f"{turn.state} {notes} {summary}").split())
-        held = _mean([max((len(gold & words) / len(gold) for gold in of_one if gold), default=0.0) for of_one in golds])
-        gains.append(held - before)
-        before = held
-    return gains
 
 
 def _mean(values: Sequence[float]) -> float:

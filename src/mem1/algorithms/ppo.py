@@ -72,10 +72,6 @@ class Ppo(ClippedAlgorithm):
     def critic_config(self) -> Ppo:
         return self
 
-    @property
-    def scores_memory(self) -> bool:
-        return any(channel.scores_memory for channel in self.channels)
-
     @field_validator("channels")
     @classmethod
     def _can_be_paid(cls, channels: SomeChannels) -> SomeChannels:

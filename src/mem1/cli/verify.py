@@ -91,7 +91,6 @@ def command(
                 groups,
                 temperature=temperature,
                 attention=backend,
-                dialogue=policy.dialogue(recipe.chat, tags),
                 progress=lambda what: tell(f"computing {what}"),
             )
     if not has_gradients(backend, policy.model):

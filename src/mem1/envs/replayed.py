@@ -23,12 +23,14 @@ from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.net.threads import in_parallel
 from mem1.protocol import ACT, Tags
-from mem1.records import SCORED, UNSCORED, Metric, Question, Task
+from mem1.records import UNSCORED, Metric, Question, Task
 from mem1.tasks.prompts import PromptChoice, fill
 
 Key = tuple[str, tuple[str, ...]]
 """(id of a task, actions so far)."""
 Kept = TypeVar("Kept")
+SCORED = "(scored by the environment)"
+"""In place of a gold answer, as only the environment can score an attempt."""
 MOST_OUTCOMES = 10_000
 """Scores that are kept until they are asked for."""
 

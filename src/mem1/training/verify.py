@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.base import Algorithm
-from mem1.algorithms.channels import Channel, Channels, MemoryGain, MemoryLength, Objectives, Outcome, Reroll, WordGain
+from mem1.algorithms.channels import Channel, Channels, MemoryLength, Objectives, Outcome
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.ppo import Ppo
 from mem1.dialogue import Dialogue
@@ -96,13 +96,11 @@ def verify(
     *,
     temperature: float = 1.0,
     attention: Backend = "blocks",
-    dialogue: Dialogue | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Check]:
     """All checks on trajectories that this model has just sampled at this temperature.
 
     attention   back-end over the token trees; flex on a CPU has no gradients, so they are not checked
-    dialogue    of the rollout, for the channel memory_gain, which is left out without it
 
     Clears the model's gradients. `progress` receives the name of each computation before it starts. Raises UserError
     if the model cannot be packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
@@ -138,7 +136,7 @@ def verify(
             gradient_check(exact_packed.gradient, exact_alone.gradient, precision="float64", limit=EXACT_LIMIT),
             gradient_check(packed.gradient, alone.gradient, precision=own, limit=rounding),
             micro_batch_check(parts.gradient, packed.gradient, batches=len(cut) - len(attempts), limit=rounding),
-            *step_checks(exact, groups, temperature=temperature, attention=attention, dialogue=dialogue),
+            *step_checks(exact, groups, temperature=temperature, attention=attention),
         ]
     trees = [pack(group) for group in attempts]
     report("tokens changed")
@@ -191,16 +189,12 @@ def halves(groups: Sequence[Sequence[Trajectory]]) -> list[Sequence[Trajectory]]
     return [part for g in groups for part in (g[: len(g) // 2], g[len(g) // 2 :]) if part]
 
 
-def algorithms(groups: Sequence[Group], dialogue: Dialogue | None) -> list[Algorithm]:
+def algorithms(groups: Sequence[Group]) -> list[Algorithm]:
     """One with statistics over groups, one with values that GAE carries across every rewritten context, and one with
     every channel that these attempts have."""
     channels: list[Channel] = [Outcome()]
     if all(t.task is not None for g in groups for t in g.trajectories):
-        channels += [Objectives(), MemoryLength(least=0.0), WordGain()]
-        if dialogue is not None and dialogue.forces_answers:
-            channels.append(MemoryGain())
-    if any(_with_a_reroll(g) is not g for g in groups):
-        channels.append(Reroll())
+        channels += [Objectives(), MemoryLength(least=0.0)]
     return [Grpo(), Ppo(lam=0.95, critic="head"), Channels(channels=tuple(channels))]
 
 
@@ -222,7 +216,6 @@ def step_checks(
     *,
     temperature: float = 1.0,
     attention: Backend = "blocks",
-    dialogue: Dialogue | None = None,
 ) -> list[Check]:
     """For GRPO and channels, where a task has two different attempts, and for PPO with GAE across the contexts.
 
@@ -232,16 +225,15 @@ def step_checks(
     groups = list(_rewarded(groups))
     largest = max(64, *(len(pack(g.trajectories)) for g in groups))
     checks: list[Check] = []
-    for algorithm in algorithms(groups, dialogue):
+    for algorithm in algorithms(groups):
         chosen = [g for g in groups if len(g.trajectories) >= algorithm.min_attempts_per_task]
         if not chosen:
             continue
-        chosen = [_with_a_reroll(g) for g in chosen] if algorithm.rerolls else chosen
         config = Rl(curriculum=(Phase(steps=1),), algorithm=algorithm, temperature=temperature, pack_tokens=largest)
-        wanted = _gradient(model, chosen, config, attention, dialogue)
+        wanted = _gradient(model, chosen, config, attention)
         for change in _changes(chosen, largest, cuts=not isinstance(algorithm, Channels)):
             config = config.model_copy(update={"pack_tokens": change.pack_tokens})
-            measured = relative_difference(_gradient(model, change.groups, config, attention, dialogue), wanted)
+            measured = relative_difference(_gradient(model, change.groups, config, attention), wanted)
             explanation = f"gradient of an optimiser step {change.explanation}"
             name = f"{algorithm.name}: {change.name}"
             checks.append(Check(name, measured, EXACT_LIMIT, "relative", change.made, explanation))
@@ -272,13 +264,11 @@ def _changes(groups: Sequence[Group], pack_tokens: int, *, cuts: bool) -> Iterat
     yield Change("more contexts", explanation, more, pack_tokens, made)
 
 
-def _gradient(
-    model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend, dialogue: Dialogue | None
-) -> list[Tensor]:
+def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
     placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
-    networks = ActorCritic.make(config, model, placement=placement, dialogue=dialogue)
+    networks = ActorCritic.make(config, model, placement=placement)
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight
@@ -312,15 +302,6 @@ def _rewarded(groups: Sequence[Group]) -> Iterator[Group]:
         ]
         if rewarded:
             yield Group(trajectories=tuple(rewarded))
-
-
-def _with_a_reroll(group: Group) -> Group:
-    """The group with the first turn of its last attempt in the place of that of its first: both have one context."""
-    first, last = group.trajectories[0], group.trajectories[-1]
-    if len(group.trajectories) < 3 or first.turns[0].context_ids != last.turns[0].context_ids:
-        return group
-    again = replace(last, turns=last.turns[:1], rerolled=(first.attempt, 0))
-    return Group(trajectories=(*group.trajectories[:-1], again))
 
 
 def _halved(turn: Turn) -> list[Turn]:

@@ -4,8 +4,6 @@
     critic (ppo)                values, read from the policy's states or from its own trunk's
     reference (KL penalty)      log-probs, frozen
 
-The channel memory_gain has the policy score gold answers too, which it did not sample (`memory_scores`).
-
 A value is read where the token's logit is read: at the tree's `parent` of the token. So a value sees exactly what the
 policy saw, under every context policy.
 """
@@ -22,11 +20,9 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import Kl, adapted
 from mem1.algorithms.ppo import Ppo
-from mem1.dialogue import Dialogue
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
-from mem1.records import Trajectory, Turn
-from mem1.training.gradients.memory_scores import memory_logprobs
+from mem1.records import Trajectory
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.samples import OldPolicyStats, TrainingSample
 from mem1.training.logprobs import Scores, score, trunk_states
@@ -117,8 +113,6 @@ class ActorCritic:
     critic: Critic | None
     reference: Reference | None
     workers: PackWorkers
-    dialogue: Dialogue | None = None
-    """How memories and answers are written, where the algorithm scores memories."""
 
     @classmethod
     def make(
@@ -128,15 +122,11 @@ class ActorCritic:
         *,
         placement: Placement = SINGLE_PROCESS,
         threads: int = 1,
-        dialogue: Dialogue | None = None,
     ) -> ActorCritic:
         """A new critic and a copy of the policy, where the recipe has them, on the ranks of `placement`.
 
-        Raises UserError for unpacked contexts on several ranks, ValueError for an algorithm that scores memories
-        without a `dialogue` in tags.
+        Raises UserError for unpacked contexts on several ranks.
         """
-        if config.algorithm.scores_memory and (dialogue is None or not dialogue.forces_answers):
-            raise ValueError("the algorithm scores memories: give the dialogue of the rollouts, which must be in tags")
         if placement.spread and not config.packed:
             raise UserError(
                 "rl.packed = false is not supported with [distributed]: ranks would run different numbers of forward "
@@ -153,9 +143,7 @@ class ActorCritic:
         trained = placement.trained(policy)
         models = [trained, critic and critic.trunk, reference and reference.model] if config.packed else []
         workers = PackWorkers(models=[m for m in models if m is not None], placement=placement, threads=threads)
-        return cls(
-            config=config, policy=trained, critic=critic, reference=reference, workers=workers, dialogue=dialogue
-        )
+        return cls(config=config, policy=trained, critic=critic, reference=reference, workers=workers)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -226,27 +214,8 @@ class ActorCritic:
             for name in self._computed_names:  # packs keep the order of the sampled tokens
                 by_name[name] = torch.cat([part[name] for part in parts] or [sampler_M]).cpu()
         split = {name: values_M.split(counts) for name, values_M in by_name.items()}
-        memories = self._memory_logprobs(trajectories)
-        stats = (
-            OldPolicyStats(**{name: parts[i] for name, parts in split.items()}, memory_logprobs=memories[i])
-            for i in range(len(counts))
-        )
+        stats = (OldPolicyStats(**{name: parts[i] for name, parts in split.items()}) for i in range(len(counts)))
         return [[next(stats) for _ in group] for group in groups]
-
-    def _memory_logprobs(self, trajectories: Sequence[Trajectory]) -> Sequence[tuple[float, ...] | None]:
-        """What the memories of each are worth, in passes of their own; None: the algorithm does not ask, which it never
-        does of a turn that was sampled anew."""
-        if not self.config.algorithm.scores_memory:
-            return [None] * len(trajectories)
-        assert self.dialogue is not None
-
-        def logprobs(turns: Sequence[Turn]) -> Tensor:
-            packs = self.packs([Trajectory(turns=(turn,)) for turn in turns])
-            parts = self.workers.forward(packs, lambda pack: {"logprobs": self.scores(pack, frozen=True).logprobs_M})
-            return torch.cat([part["logprobs"] for part in parts]).cpu()
-
-        found = iter(memory_logprobs([t for t in trajectories if t.rerolled is None], self.dialogue, logprobs))
-        return [next(found) if t.rerolled is None else None for t in trajectories]
 
     @property
     def _computed_names(self) -> list[str]:

@@ -37,8 +37,6 @@ class OldPolicyStats:
     """Log-probs of the reference policy; None: no KL penalty."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
-    memory_logprobs: tuple[float, ...] | None = None
-    """As in `Attempt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,10 +61,9 @@ def scorable_groups(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group
 
     A group left with too few attempts for the algorithm is dropped; so are all groups of a step with too few in total.
     """
-    scorable = [tuple(t for t in group.trajectories if t.ended.scorable) for group in groups]
-    some = [Group(trajectories=trajectories) for trajectories in scorable if trajectories]
-    enough = [group for group in some if len(group.attempts) >= algorithm.min_attempts_per_task]
-    return enough if sum(len(group.attempts) for group in enough) >= algorithm.min_attempts_per_step else []
+    scorable = (tuple(t for t in group.trajectories if t.ended.scorable) for group in groups)
+    enough = [Group(trajectories=left) for left in scorable if len(left) >= algorithm.min_attempts_per_task]
+    return enough if sum(len(group.trajectories) for group in enough) >= algorithm.min_attempts_per_step else []
 
 
 def make_samples(
@@ -81,7 +78,6 @@ def make_samples(
                 shaped_reward=algorithm.shaped_reward(reward, t),
                 kl_penalty_K=_kl_penalty(config, stats, kl_coefficient),
                 values_K=stats.values_K,
-                memory_logprobs=stats.memory_logprobs,
             )
             for t, reward, stats in zip(group.trajectories, group.rewards, of_group, strict=True)
         ]

@@ -31,7 +31,6 @@ from mem1.envs.base import TaskSource
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
-from mem1.training.loop.rerolls import rerolled
 from mem1.training.loop.rl_config import Rl
 from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.validation import Validation
@@ -54,8 +53,6 @@ class Drawn:
     sampling: Sampling
     version: int
     """Version of the weights."""
-    rerolls: int = 0
-    """How often a turn of each group is sampled anew."""
 
 
 @dataclass
@@ -137,10 +134,8 @@ class GroupSampler:
                 for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
             ]
             sampling = Sampling(temperature=self.config.temperature, seed=seed)
-            version, rerolls = self.config.version_at(step), self.config.algorithm.rerolls
-            drawn = self._attempted(
-                Drawn(tasks, self.config.group_size, self._rollout(step), sampling, version, rerolls)
-            )
+            version = self.config.version_at(step)
+            drawn = self._attempted(Drawn(tasks, self.config.group_size, self._rollout(step), sampling, version))
             groups += drawn
             pairs = zip(tasks, drawn, strict=True)
             missing -= Counter(task.objectives for task, group in pairs if has_variance(group))
@@ -179,12 +174,7 @@ class GroupSampler:
             weights_version=drawn.version,
             progress=self._raise_if_closed,
         )
-        groups = [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
-        if not drawn.rerolls:
-            return groups
-        assert isinstance(drawn.rollout, Rollout)  # a recipe with [agent] has no such algorithm
-        progress = self._raise_if_closed
-        return rerolled(groups, drawn.rerolls, drawn.rollout, drawn.sampling, version=drawn.version, progress=progress)
+        return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
 
     def _raise_if_closed(self, *_: int) -> None:
         """Raises Cancelled if the run has ended: the rollout was made ahead of it."""

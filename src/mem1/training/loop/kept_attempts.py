@@ -39,7 +39,7 @@ class KeptAttempts:
 
     def keep(self, step: int, groups: Sequence[Group]) -> None:
         """Write the first groups of a step. Raises UserError for a full disk."""
-        chosen = [t for group in groups[: self.config.groups] for t in group.attempts]
+        chosen = [t for group in groups[: self.config.groups] for t in group.trajectories]
         if not chosen:
             return
         folder = self.run / FOLDER

@@ -247,10 +247,6 @@ class Recipe(Config):
             raise ValueError("[agent] needs [chat], which says how messages are written; add it (it may be empty)")
         if self.agent is not None and self.context != "constant":
             raise ValueError("[agent] makes its own contexts: leave out context, or give agent.memory")
-        if self.agent is not None and self.rl is not None and self.rl.algorithm.rerolls:
-            raise ValueError(
-                "[agent] makes its own contexts, from which mem1 cannot go on: leave out the channel reroll"
-            )
         return self
 
     @model_validator(mode="after")
@@ -278,15 +274,6 @@ class Recipe(Config):
             raise ValueError(
                 f"[chat]: the prompt {prompt or 'of these tasks'!r} explains tags; set tasks.prompt to tools, "
                 "tools-shop, tools-episode or one of your own"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _memory_is_scored_in_tags(self) -> Recipe:
-        scored = self.rl is not None and self.rl.algorithm.scores_memory
-        if scored and (self.chat is not None or not vocabulary(self.vocabulary).answers):
-            raise ValueError(
-                "memory_gain scores answers in tags: take word_gain, or no [chat] and a vocabulary with answers"
             )
         return self
 

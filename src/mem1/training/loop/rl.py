@@ -60,13 +60,7 @@ class RlStage:
     """Attempts of the last step."""
 
     def __post_init__(self) -> None:
-        self.networks = ActorCritic.make(
-            self.config,
-            self.policy.model,
-            placement=self.placement,
-            threads=self.workers,
-            dialogue=self.rollout.dialogue if self.config.algorithm.scores_memory else None,
-        )
+        self.networks = ActorCritic.make(self.config, self.policy.model, placement=self.placement, threads=self.workers)
         self.model = self.networks.policy
         given = {"weight_decay": self.config.weight_decay, "beta2": self.config.beta2}
         self._actor: Optimizers = adamw(self.model, self.config.learning_rate, **given)
@@ -139,7 +133,7 @@ class RlStage:
             self._optimizer_step(part, index, number, stats)
         samples = [sample for group in samples_by_group for sample in group]
         before = sample_metrics(samples)
-        attempts = [t for group in groups for t in group.attempts]
+        attempts = [t for group in groups for t in group.trajectories]
         return {
             **rollout_metrics(attempts),
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
