@@ -70,7 +70,6 @@ from run_results import (
 from stages import rl_stage
 
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.answer_stages import answer_stages
@@ -78,6 +77,7 @@ from mem1.evaluation.intervals import seeds_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, solved, total_tokens
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
+from mem1.memory import memory_policy
 from mem1.prices import PRICE_CLASSES
 from mem1.protocol import ANSWER, RECALL, vocabulary
 from mem1.records import Trajectory, Turn
@@ -137,7 +137,7 @@ class Compare:
     given: argparse.Namespace
 
     def config(self, policy: str, seed: int, *overrides: str) -> Recipe:
-        noting = context_policy(policy).needs_notes
+        noting = memory_policy(policy).needs_notes
         start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
@@ -147,7 +147,7 @@ class Compare:
 
     def start_of(self, policy: str) -> str:
         """Folder of the policy that trainings under this context policy begin with."""
-        return self.given.start_with_notes if context_policy(policy).needs_notes else self.given.start
+        return self.given.start_with_notes if memory_policy(policy).needs_notes else self.given.start
 
     def done(self, path: Path, job: Callable[[], Any]) -> bool:
         """Whether the job was done here: False where another process is at it or has finished it in the meantime."""

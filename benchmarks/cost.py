@@ -44,10 +44,10 @@ from rich.console import Console
 
 from mem1.cli.options import make_folder_of, new_file
 from mem1.cli.progress import table
-from mem1.contexts import Fold, Full, Window, context_policy
 from mem1.errors import UserError
 from mem1.evaluation.report.page import plotly
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
+from mem1.memory import Fold, Full, Window, memory_policy
 from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, chosen_prices
 from mem1.records import Trajectory, Turn
 from mem1.trajectory_files import read_trajectories
@@ -113,7 +113,7 @@ def recorded_sizes(trajectory: Trajectory) -> Sizes:
     Raises UserError for other context policies, which do not make one call per turn, and for an attempt without calls.
     """
     name = trajectory.task.id if trajectory.task is not None else "?"
-    if not isinstance(context_policy(trajectory.context), Fold | Full | Window):
+    if not isinstance(memory_policy(trajectory.context), Fold | Full | Window):
         raise UserError(
             f"task {name!r} was recorded under {trajectory.context}, which does not make one call per turn; give a run "
             "under constant, fold(k), full or window(k)"

@@ -28,13 +28,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from machine import commit, hardware
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Task
 from mem1.rollout import Rollout
@@ -108,7 +108,7 @@ def main() -> None:
                 engine=engine,
                 dialogue=TagDialogue(codec),
                 environment=environment,
-                context=context_policy(context),
+                context=memory_policy(context),
             )
             for objectives in given.objectives:
                 (task,) = source.tasks(objectives=objectives, count=1, seed=0)

@@ -34,7 +34,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, derived_seed
 from mem1.engines.codec import Codec
@@ -42,6 +41,7 @@ from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.weight_update import SPOKEN
 from mem1.envs.search import SearchEnvironment
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
@@ -178,7 +178,7 @@ def attempt(given: argparse.Namespace, slow: int) -> tuple[list[Trajectory], dic
             engine=engine,
             dialogue=TagDialogue(CODEC),
             environment=SearchEnvironment({"": Shelf(given.result)}, style="bare"),
-            context=context_policy("constant"),
+            context=memory_policy("constant"),
             budget=Budget(completion_per_objective=0, completion_extra=2 * given.completion, context=100_000),
         )
         question = Question(id="q", text="a mayor ?", answers=("city",))

@@ -20,12 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mem1.api import load_recipe
-from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import release_unused
 from mem1.engines.local import LocalEngine
 from mem1.evaluation.tokens import Sizes, even_sizes
+from mem1.memory import memory_policy
 from mem1.packing import pack
 from mem1.packing.attention import Backend, tree_attention
 from mem1.planning.networks import KNOWN, Network, Setup, transformers_config
@@ -147,7 +147,7 @@ def built(network: Network, device: str, dtype: torch.dtype = torch.bfloat16) ->
 
 def made(network: Network, sizes: Sizes, *, groups: int) -> list[list[Trajectory]]:
     """Groups of attempts whose tokens the network knows."""
-    found = made_groups(context_policy("constant"), sizes, groups=groups, attempts=ATTEMPTS)
+    found = made_groups(memory_policy("constant"), sizes, groups=groups, attempts=ATTEMPTS)
     largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
     assert largest < network.vocabulary, (
         f"{largest + 1} tokens, all different, for a vocabulary of {network.vocabulary}"

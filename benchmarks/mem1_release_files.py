@@ -29,11 +29,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from mem1.contexts import Fold, Full, next_context
-from mem1.contexts.assembly import Context
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.jsonl import read_objects
+from mem1.memory import Fold, Full, next_context
+from mem1.memory.contexts import Context
 from mem1.parquet import is_parquet
 from mem1.protocol import ANSWER, MALFORMED, RELEASED, SEARCH, blocks, parse
 from mem1.records import Ended, Question, Task, Trajectory, Turn

@@ -42,11 +42,11 @@ from stitching import stitch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from mem1.contexts import context_policy, next_context
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
+from mem1.memory import memory_policy, next_context
 from mem1.packing import pack, split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
@@ -81,7 +81,7 @@ def build_trajectory(rng: random.Random, prompt: tuple[int, ...], turns: int, pa
 
     done: list[Turn] = []
     for _ in range(turns):
-        context = next_context(context_policy("constant"), prompt, done)
+        context = next_context(memory_policy("constant"), prompt, done)
         done.append(Turn(context_ids=context.ids, completion_ids=tokens(), observation_ids=tokens()))
     return Trajectory(turns=tuple(done))
 
@@ -217,7 +217,7 @@ def print_groups(attempts: int = 8) -> None:
         engine=LocalEngine(policy.model, policy.codec, PAPER.stop_strings),
         dialogue=TagDialogue(policy.codec),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=memory_policy("constant"),
     )
     print(
         "| N | turns | prompt, share of a context | trees of single attempts / contexts | tree of the group / those |"

@@ -27,9 +27,9 @@ from machine import commit, hardware
 from torch.profiler import ProfilerActivity, profile
 
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.tokens import even_sizes
+from mem1.memory import memory_policy
 from mem1.planning.memory import stage_memory
 from mem1.planning.networks import Network, Setup, made_model
 from mem1.planning.stages import counted, made_groups, rl_stage
@@ -115,7 +115,7 @@ def measure(row: Row) -> Measured:
     assert config.rl is not None
     action = row.written // 4
     sizes = even_sizes(prompt=row.prompt, state=row.written - action, action=action, result=row.result, turns=row.turns)
-    made = made_groups(context_policy(row.context), sizes, groups=row.groups, attempts=row.attempts)
+    made = made_groups(memory_policy(row.context), sizes, groups=row.groups, attempts=row.attempts)
     planned = rl_stage(
         config, config.rl, counted(made, pack_tokens=config.rl.pack_tokens, packed=config.rl.packed), Setup()
     )

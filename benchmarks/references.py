@@ -21,10 +21,10 @@ from machine import commit, hardware
 from run_results import mean_cell
 
 from mem1.configuration import load_toml
-from mem1.contexts import ContextPolicy, Kept, notebook
-from mem1.contexts.notes import read_note
-from mem1.contexts.recall import notes_out_of_sight
 from mem1.evaluation.runner import evaluate
+from mem1.memory import Kept, MemoryPolicy, notebook
+from mem1.memory.notes import read_note
+from mem1.memory.recall import notes_out_of_sight
 from mem1.protocol import RECALL, vocabulary
 from mem1.records import Trajectory, Turn
 from mem1.tasks.atlas.expert import UNKNOWN
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_by_note(attempts[given.objectives], rollout.context)
 
 
-def print_by_note(attempts: Sequence[Trajectory], memory: ContextPolicy) -> None:
+def print_by_note(attempts: Sequence[Trajectory], memory: MemoryPolicy) -> None:
     """By where the note of the other answer is when a question is begun: how often it is recalled, and right."""
     found: dict[str, dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
     for attempt in attempts:
@@ -89,7 +89,7 @@ def print_by_note(attempts: Sequence[Trajectory], memory: ContextPolicy) -> None
         print(f"| {place} | {len(asked) + len(kept)} | {share} | {' | '.join(cells)} |")
 
 
-def place_of(key: str, turns: Sequence[Turn], memory: ContextPolicy) -> str:
+def place_of(key: str, turns: Sequence[Turn], memory: MemoryPolicy) -> str:
     """Where the note with this key is in the context of the last turn, or in that turn itself."""
     value = next((note.value for note in notebook(turns) if note.key == key), None)
     if value in (None, UNKNOWN):

@@ -27,11 +27,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.algorithms.group import normalised_advantages
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
+from mem1.memory import memory_policy
 from mem1.packing import pack
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
@@ -88,7 +88,7 @@ def sample(policy: Policy, objectives: int, tasks: int, attempts: int) -> list[t
         engine=LocalEngine(policy.model, policy.codec, PAPER.stop_strings),
         dialogue=TagDialogue(policy.codec),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=memory_policy("constant"),
     )
     drawn = [t for t in source.tasks(objectives=objectives, count=tasks, seed=0) for _ in range(attempts)]
     found = rollout(drawn, sampling=Sampling(seed=0))

@@ -21,12 +21,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Group
 from mem1.rollout import Rollout
@@ -57,7 +57,7 @@ def main() -> None:
             engine=local_engine(policy.model, policy.codec, PAPER.stop_strings, workers=workers),
             dialogue=TagDialogue(policy.codec),
             environment=source.environment,
-            context=context_policy("constant"),
+            context=memory_policy("constant"),
         )
         stages[workers] = RlStage(policy, config, rollout, source, seed=0, workers=workers)
     print(f"commit {commit()}; {hardware()}; {given.model}, {size(policy):.2f} M parameters\n")

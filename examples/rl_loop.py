@@ -52,7 +52,7 @@ def main(steps: int = 20) -> list[float]:
         engine=mem1.LocalEngine(model, policy.codec, mem1.PAPER.stop_strings),
         dialogue=mem1.TagDialogue(policy.codec),
         environment=source.environment,
-        context=mem1.context_policy("constant"),  # mem1.contexts: eight other memories, and yours
+        context=mem1.memory_policy("constant"),  # mem1.memory: eight other memories, and yours
         budget=mem1.Budget(context=2048),
     )
 

@@ -12,7 +12,7 @@ from mem1.bench.suites import Suite, suite_of
 from mem1.engines.servers import ModelServer
 from mem1.prices import price_class
 
-MEMORIES = ("keep", "fold(2)")
+MEMORIES = ("full", "fold(2)")
 AT_A_TIME = 4
 PRICES = price_class("hosted-50")
 

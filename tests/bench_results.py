@@ -13,7 +13,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 def invented(
     tasks: int,
-    memories: Sequence[str] = ("keep", "notes"),
+    memories: Sequence[str] = ("full", "notes"),
     *,
     families: Sequence[str] = FAMILIES,
     model: str = "qwen-7b",
@@ -42,8 +42,8 @@ def invented(
                     detail=detail or ("the limit of 14 turns" if failed else ""),
                     turns=2 * n + 1,
                     searches=2 * n,
-                    tokens=Spent(fresh=300 * n, cached=900 * n * (n if memory == "keep" else 2), output=60 * n),
-                    peak=600 + (400 * n if memory == "keep" else 300) + rng.randrange(50),
+                    tokens=Spent(fresh=300 * n, cached=900 * n * (n if memory == "full" else 2), output=60 * n),
+                    peak=600 + (400 * n if memory == "full" else 300) + rng.randrange(50),
                     cost=0.0021 * n,
                     seconds=1.5 * n,
                 )

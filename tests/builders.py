@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from mem1.algorithms.base import LossInputs
-from mem1.contexts import context_policy, next_context
 from mem1.engines.codec import Codec
+from mem1.memory import memory_policy, next_context
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import TinyModel
@@ -130,7 +130,7 @@ def random_trajectory(
     prompt = prompt or part()
     done: list[Turn] = []
     for _ in range(turns):
-        context = next_context(context_policy(policy), prompt, done)
+        context = next_context(memory_policy(policy), prompt, done)
         done.append(Turn(context_ids=context.ids, completion_ids=part(), observation_ids=part()))
     return Trajectory(turns=tuple(done), context=policy)
 

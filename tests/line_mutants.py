@@ -442,10 +442,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "scripted(tasks[number :: len(contexts)],",
             "scripted(tasks[number * len(tasks) // len(contexts) : (number + 1) * len(tasks) // len(contexts)],",
         ),
-        ("[context_policy(name) for name in config.sft.contexts] or [rollout.context]", "[rollout.context]"),
+        ("[memory_policy(name) for name in config.sft.contexts] or [rollout.context]", "[rollout.context]"),
         (
-            "[context_policy(name) for name in config.sft.contexts] or [rollout.context]",
-            "[rollout.context] + [context_policy(name) for name in config.sft.contexts]",
+            "[memory_policy(name) for name in config.sft.contexts] or [rollout.context]",
+            "[rollout.context] + [memory_policy(name) for name in config.sft.contexts]",
         ),
         ("replace(rollout, engine=engine, context=context)", "replace(rollout, engine=engine)"),
         ("seed=config.seed + 17 + number)", "seed=config.seed + 17)"),
@@ -506,7 +506,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
     ("training/loop/recipe.py", ("test_schedule.py",)): (
-        ("check_vocabulary(context_policy(name), vocabulary", "(lambda *a, **k: 0)(context_policy(name), vocabulary"),
+        ("check_vocabulary(memory_policy(name), vocabulary", "(lambda *a, **k: 0)(memory_policy(name), vocabulary"),
     ),
     ("training/loop/group_sampling.py", RL): (
         (
@@ -551,7 +551,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
     ("training/loop/train.py", ("test_training.py",)): (("record >= reward", "record > reward"),),
-    ("contexts/assembly.py", ("test_contexts.py", "test_rollout.py")): (
+    ("memory/contexts.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
         ("dropped = [_alone(role, spans) for role in forgotten if role in spans]", "dropped = []"),
@@ -559,7 +559,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return turn.prefill_ids + ids if turn.action == SUMMARY else ids", "return ids"),
         ("return {role: (a, b) for role, (a, b) in roles.items() if b > a}", "return roles"),
     ),
-    ("contexts/assembly.py", ("test_contexts.py",)): (
+    ("memory/contexts.py", ("test_contexts.py",)): (
         ("(max(start, b), stop) if a <= start else", "(start, stop) if a <= start else"),
         ("else (start, min(stop, a))", "else (start, stop)"),
         ("(max(start, b), stop) if a <= start else", "(start, min(stop, a)) if a <= start else"),
@@ -578,11 +578,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "min(b, position) - a for a, b in dropped[:1] if a < position",
         ),
     ),
-    ("contexts/assembly.py", ("test_notes.py",)): (
+    ("memory/contexts.py", ("test_notes.py",)): (
         ("    if kept.only_notes is not None:\n        return tuple", "    if False:\n        return tuple"),
         ('yield role.partition(" ")[0], (start, stop)', "yield role, (start, stop)"),
     ),
-    ("contexts/notes.py", ("test_notes.py",)): (
+    ("memory/notes.py", ("test_notes.py",)): (
         ("    entries.pop(key, None)\n", ""),
         ("    if note.value:\n        entries[key] = entry", "    entries[key] = entry"),
         ("key = note.key or object()", "key = note.key"),
@@ -625,7 +625,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('if role == "state" or role.startswith(NOTE)]', "if role.startswith(NOTE)]"),
         ('if role == "state" or role.startswith(NOTE)]', 'if role in ("state", NOTE)]'),
     ),
-    ("contexts/recall.py", ("test_recall.py",)): (
+    ("memory/recall.py", ("test_recall.py",)): (
         ("if one.result}", "if True}"),
         (" and id(turn) not in in_sight\n", "\n"),
         ("key=lambda i: (scores[i], i))", "key=lambda i: (scores[i], -i))"),
@@ -638,12 +638,12 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('asked.strip().rstrip(":").lower(), ', ""),
         (", read_note(asked).key.lower()", ""),
     ),
-    ("contexts/word_index.py", ("test_recall.py", "test_contexts.py")): (
+    ("memory/word_index.py", ("test_recall.py", "test_contexts.py")): (
         ("text.lower()", "text"),
         (' or [""]', ""),
         (" if word in self._known]", "]"),
     ),
-    ("contexts/policies.py", ("test_notes.py",)): (
+    ("memory/policies.py", ("test_notes.py",)): (
         ("for i, of_it in notes.items() if i < last]", "for i, of_it in notes.items()]"),
         ("and written > self.tokens", "and written >= self.tokens"),
         ("_earlier_notes(turns)[-self.k :]", "_earlier_notes(turns)[-self.k - 1 :]"),
@@ -655,30 +655,40 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("1 <= self.percent <= 99", "0 <= self.percent <= 100"),
         ("self.tokens is not None and turns[-1].notes and", "self.tokens is not None and"),
         ("state_tokens=self.tokens, result=False", "result=False"),
-        ("written + sum(b - a for a, b in note_spans(turns[last], notes.get(last, ())))", "written"),
-        ("        return stop - start, self.tokens", "        return stop - start + 1, self.tokens"),
+        ("return kept, written + rewrite.said_tokens - cut", "return kept, written + rewrite.said_tokens"),
+        ("return kept, written + rewrite.said_tokens - cut", "return kept, written"),
+        (
+            "        return turns[-1].state_tokens, self.tokens",
+            "        return 1 + turns[-1].state_tokens, self.tokens",
+        ),
     ),
-    ("contexts/policies.py", ("test_contexts.py",)): (
+    ("memory/policies.py", ("test_contexts.py",)): (
         ("key=lambda note: (-scores[note], -note))", "key=lambda note: (-scores[note], note))"),
         ("*best_first(match, among=match)[:1])", ")"),
         ("sorted(islice(_retrieved(turns), self.k))", "list(islice(_retrieved(turns), self.k))"),
-        (' {turn.observation}" for turn in turns]', '" for turn in turns]'),
-        ("Kept(turn=turn, result=False)", "Kept(turn=turn)"),
+        ("result=i >= first)", "result=True)"),
+        ("result=i >= first)", "result=i > first)"),
+        ("            if total > self.tokens:", "            if total >= self.tokens:"),
+        ("                start, total = number, 0", "                start, total = number - 1, 0"),
+        ("                start, total = number, 0", "                start = number"),
         (
             "requested_action=SUMMARY if new > self.tokens else None",
             "requested_action=SUMMARY if new >= self.tokens else None",
         ),
-        ("for t in turns[last + 1 :])", "for t in turns[max(last, 0) :])"),
+        ("for turn in turns[last + 1 :])", "for turn in turns[max(last, 0) :])"),
         ("kept = keep(turns[max(last, 0) :])", "kept = keep(turns[last + 1 :])"),
         ("return keep(turns[-self.k :])", "return keep(turns[-self.k - 1 :])"),
-        ("(len(turns) - 1) // self.k * self.k :]", "len(turns) // self.k * self.k :]"),
+        ("max(0, len(since) - 1) // self.k * self.k", "len(since) // self.k * self.k"),
     ),
-    ("contexts/policies.py", ("test_belief.py",)): (
+    ("memory/policies.py", ("test_belief.py",)): (
         ("last = Kept(turn=newest, state_tokens=0)", "last = Kept(turn=newest)"),
         ("keep(earlier[-1:]).kept", "keep(earlier[-2:]).kept"),
         ("        if newest.action == SUMMARY:\n            return keep([newest])\n", ""),
     ),
-    ("contexts/__init__.py", ("test_contexts.py",)): (("None if own is None else own(turns)", "None"),),
+    ("records.py", ("test_contexts.py",)): (
+        ('return f"{self.state} {self.content} {self.observation}"', 'return f"{self.state} {self.content}"'),
+    ),
+    ("memory/catalogue.py", ("test_contexts.py",)): (("None if own is None else own(turns)", "None"),),
     ("tasks/atlas/expert.py", ("test_belief.py", "test_notes.py")): (
         ("relations=self.relations[self.relations.index(relation) :]", "relations=self.relations"),
         ("        if start != self.start or relation", "        if relation"),

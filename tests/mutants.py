@@ -24,8 +24,8 @@ from torch import Tensor
 
 from mem1.algorithms.base import Advantages, Attempt
 from mem1.algorithms.group import normalised_advantages
-from mem1.contexts.assembly import Context
 from mem1.engines.codec import Codec
+from mem1.memory.contexts import Context
 from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.packing.blocks import Part

@@ -6,7 +6,6 @@ import dataclasses
 import random
 from collections.abc import Sequence
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -15,6 +14,7 @@ from mem1.envs.base import TaskSource
 from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import Attempts, Run
 from mem1.evaluation.tokens import ModelShape
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
@@ -38,7 +38,7 @@ def attempts(
     """An expert's attempts at the first `count` tasks."""
     engine = ScriptedEngine(CODEC, Expert(tags=PAPER, laziness=laziness or Laziness()))
     rollout = Rollout(
-        engine=engine, dialogue=TagDialogue(CODEC), environment=source.environment, context=context_policy(context)
+        engine=engine, dialogue=TagDialogue(CODEC), environment=source.environment, context=memory_policy(context)
     )
     return rollout(source.tasks(objectives=objectives, count=count, seed=0), sampling=Sampling())
 

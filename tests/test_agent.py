@@ -18,7 +18,8 @@ import mem1
 from mem1.agent import Called, Ending, Returned, Tool
 from mem1.agent.chat import ServedChat
 from mem1.errors import UserError
-from mem1.messages import Bounds, Event, Notes, check
+from mem1.memory import Notes
+from mem1.messages import Bounds, Event, check
 from mem1.prices import PRICE_CLASSES
 
 QUERY = '{"query": "mayor"}'
@@ -232,7 +233,7 @@ def test_what_appending_costs_is_what_an_agent_without_a_memory_pays():
         caller = ToolCaller([[("search", QUERY)]] * 12)
         with (
             chat_server(caller) as server,
-            mem1.Agent(server.url, name="m", tools=[search], memory="keep", bounds=Bounds(), prices=prices) as agent,
+            mem1.Agent(server.url, name="m", tools=[search], memory="full", bounds=Bounds(), prices=prices) as agent,
         ):
             report = agent.run("go").report()
         assert report.appended_peak_tokens == report.peak_tokens and report.states == 0
@@ -379,7 +380,7 @@ class TestFailures:
         other = calls(("broken", '{"path": "b"}'), ("serch", "{}"))
         mixed = calls(("broken", '{"path": "a"}'), ("search", QUERY))
         script = [*[failing] * 4, other, *[failing] * 4, *[mixed] * 6, *[failing] * 5, said("gave up")]
-        agent = mem1.Agent(Script(*script), tools=[search, broken], memory="keep").run("go")
+        agent = mem1.Agent(Script(*script), tools=[search, broken], memory="full").run("go")
         assert (agent.report().ending, agent.report().turns) == (Ending.STUCK, 20)
         assert agent.run("Leave it.").answer == "gave up"
 
@@ -406,7 +407,7 @@ class TestFailures:
             return number
 
         model = Script(calls(*[("count", f'{{"number": {i}}}') for i in range(1000)]), said("ok"))
-        agent = mem1.Agent(model, tools=[count], memory="keep").run("go")
+        agent = mem1.Agent(model, tools=[count], memory="full").run("go")
         assert results(agent) == [str(i) for i in range(1000)] and 1 <= most <= 32
 
     @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_memory_shortens_prompts_and_the_results_are_compared(tmp_path: Path):
     assert metrics(plain) == metrics(folded) == {"chain": 1.0, "all": 1.0}
     assert max(seen) < longest
     sides = [*sides_of(result_of(plain)), *sides_of(result_of(folded))]
-    assert [side.memory for side in sides] == ["keep", "fold(1)"]
+    assert [side.memory for side in sides] == ["full", "fold(1)"]
     assert compare(*sides).families[0].difference.value == 0.0
 
 

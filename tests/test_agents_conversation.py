@@ -50,7 +50,7 @@ OWN = [
 
 def test_what_stays_is_the_frameworks_own_object_and_what_changes_a_copy_of_it():
     found = Conversation.of(KIND, OWN)
-    shown = found.written(fold(found.read, "mask(1)"))
+    shown = found.written(fold(found.read, "archive(1)"))
     assert [a is b for a, b in zip(shown, OWN, strict=True)] == [True, True, False, False, True, True]
     assert shown[2].kept == "artifact" and shown[2].text.startswith("[result of look")
     assert OWN[2].text == look("x")
@@ -72,7 +72,7 @@ def test_a_shortened_result_is_found_again_and_read_on_from_where_it_was_cut():
 
 
 def test_a_writer_of_ones_own_is_refused():
-    assert memory_of("mask(1)", {"bounds": Bounds(result=60)}).shows_handles
+    assert memory_of("archive(1)", {"bounds": Bounds(result=60)}).shows_handles
     with pytest.raises(UserError, match="the agent's own model writes its states"):
         memory_of("fold(1)", {"write": print})
 

@@ -110,8 +110,8 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
         ChatMessageTool(content=[ContentText(text="y"), image], tool_call_id="c2", function="look"),
     ]
     conversation = Conversation.of(KIND, own)
-    assert all(a is b for a, b in zip(conversation.written(fold(conversation.read, "keep")), own, strict=True))
-    masked = conversation.written(fold(conversation.read, "mask(1)"))
+    assert all(a is b for a, b in zip(conversation.written(fold(conversation.read, "full")), own, strict=True))
+    masked = conversation.written(fold(conversation.read, "archive(1)"))
     assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, True, False, True, True]
     assert masked[3].text.startswith("[result of look") and masked[3].id == "t" and own[3].text == looked("x")
     noted = conversation.written(fold(conversation.read, "notes"))

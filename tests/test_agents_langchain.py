@@ -159,13 +159,13 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
         ),
     ]
     conversation = Conversation.of(KIND, own)
-    assert all(a is b for a, b in zip(conversation.written(fold(conversation.read, "keep")), own, strict=True))
-    masked = conversation.written(fold(conversation.read, "mask(1)"))
+    assert all(a is b for a, b in zip(conversation.written(fold(conversation.read, "full")), own, strict=True))
+    masked = conversation.written(fold(conversation.read, "archive(1)"))
     assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, True, False, True, True]
     assert masked[3].content.startswith("[result of look") and own[3].content == look("x")
     assert masked[3].artifact == {"kept": True} and masked[3].id == "t" and masked[3].status == "error"
     noted = conversation.written(fold(conversation.read, "notes"))
     assert len(noted) == 4 and noted[1].id == "u" and noted[1].content[0] == {"type": "text", "text": "Find it."}
     dead = Conversation.of(KIND, [*own[:3], HumanMessage("Go on.")])
-    result, again = dead.written(fold(dead.read, "keep"))[3:]
+    result, again = dead.written(fold(dead.read, "full"))[3:]
     assert isinstance(result, ToolMessage) and result.tool_call_id == "c1" and again is dead.own[3]

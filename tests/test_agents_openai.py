@@ -174,6 +174,6 @@ def test_items_come_back_as_the_same_objects():
         {"type": "function_call_output", "call_id": "c2", "output": "y"},
     ]
     conversation = Conversation.of(KIND, own)
-    masked = conversation.written(fold(conversation.read, "mask(1)", form="responses"))
+    masked = conversation.written(fold(conversation.read, "archive(1)", form="responses"))
     assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, True, False, True, True]
     assert set(masked[3]) == set(own[3]) and masked[3]["output"].startswith("[result of look")

@@ -181,8 +181,8 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
         conversation = adapter._conversation(own)
         return adapter._messages(conversation.written(fold(conversation.read, policy, bounds=bounds)), own)
 
-    assert all(a is b for a, b in zip(folded("keep"), own, strict=True))
-    masked = folded("mask(1)")
+    assert all(a is b for a, b in zip(folded("full"), own, strict=True))
+    masked = folded("archive(1)")
     assert [a is b for a, b in zip(masked, own, strict=True)] == [True, True, False, True, True]
     result, prompt = masked[2].parts
     assert isinstance(result, ToolReturnPart) and str(result.content).startswith("[result of look")
@@ -190,5 +190,5 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
     noted = folded("notes")
     assert isinstance(noted[0], ModelRequest) and noted[0].parts == own[0].parts
     assert len(noted) == 4 and "- look(" in str(noted[1].parts[-1].content)  # type: ignore[union-attr]
-    (files,) = [part.content for part in folded("keep", Bounds(images=0))[4].parts if isinstance(part, ToolReturnPart)]
+    (files,) = [part.content for part in folded("full", Bounds(images=0))[4].parts if isinstance(part, ToolReturnPart)]
     assert isinstance(files, str) and "image dropped" in files

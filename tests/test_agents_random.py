@@ -16,7 +16,7 @@ from mem1.extras.agents.conversation import Conversation
 from mem1.messages import Bounds, check, fold
 from mem1.messages.transcript import PLACE
 
-POLICIES = ("keep", "mask(1)", "window(2)", "fold(2)", "notes")
+POLICIES = ("full", "archive(1)", "window(2)", "fold(2)", "notes")
 BOUNDS = (Bounds(), Bounds(result=60, state=100, images=1))
 Read = Callable[[Sequence[Any]], Sequence[dict[str, Any]]]
 """A framework's messages -> chat messages."""
@@ -146,7 +146,7 @@ def test_folds_of_a_frameworks_messages_are_valid_idempotent_and_keep_its_object
                     assert plain(read(folded(shown, policy, bounds))) == plain(read(shown)), (seed, policy)
                     same = {id(message) for message in own}
                     changed += sum(id(message) not in same for message in shown)
-                    assert policy != "keep" or bounds is not BOUNDS[0] or len(shown) <= len(own) + 3
+                    assert policy != "full" or bounds is not BOUNDS[0] or len(shown) <= len(own) + 3
                     folds += 1
             assert plain(read(own)) == before  # the log is untouched
     assert folds > 1_000 and changed > 100

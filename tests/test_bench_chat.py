@@ -55,7 +55,7 @@ def player(answer: Answer, journal: Journal | None = None) -> ChatPlayer:
     return ChatPlayer("m", {}, lambda drawn, memory: complete, journal=Journal(None) if journal is None else journal)
 
 
-def attempt(one: ChatPlayer, memory: str = "keep", cell: Cell = TWO) -> Attempt:
+def attempt(one: ChatPlayer, memory: str = "full", cell: Cell = TWO) -> Attempt:
     at = drawn(cell)
     (found,) = one.attempts(at, at.tasks[:1], memory, lambda: False)
     return found
@@ -65,7 +65,7 @@ def told(messages: Sequence[Message]) -> str:
     return str(messages[-1]["content"])
 
 
-@pytest.mark.parametrize("memory", ["keep", "mask(1)", "window(1)", "fold(2)", "notes"])
+@pytest.mark.parametrize("memory", ["full", "masked(1)", "window(1)", "fold(2)", "notes"])
 def test_the_script_answers_everything_under_every_memory(memory: str):
     found = attempt(scripted_player("script", state=None, prices=PRICES), memory)
     assert (found.task, found.memory, found.right) == ("independent-1-n2-seed0-0", memory, (1.0, 1.0))
@@ -151,7 +151,7 @@ class TestTheTool:
             asked.append(len(messages))
             return completion(None, "a", "b")
 
-        (found,) = player(answer).attempts(at, at.tasks[:1], "keep", lambda: False)
+        (found,) = player(answer).attempts(at, at.tasks[:1], "full", lambda: False)
         assert (found.ended, found.detail, found.right) == ("answered", "This breaks a rule.", (1.0, 0.0))
         assert asked == [1] and (found.turns, found.searches) == (1, 1), "no further turn, and no further search"
 
@@ -162,7 +162,7 @@ class TestTheTool:
             offered.append(tools)
             return scripted_chat(drawn())(messages, tools)
 
-        attempt(ChatPlayer("m", {}, lambda drawn, memory: complete), "mask(1)")
+        attempt(ChatPlayer("m", {}, lambda drawn, memory: complete), "masked(1)")
         assert {tool["function"]["name"] for tools in offered for tool in tools} == {"search"}
 
 
@@ -237,14 +237,14 @@ class TestFailures:
         at = drawn()
         object.__setattr__(at.source, "environment", Broken())
         with pytest.raises(RuntimeError, match="a fault of ours"):
-            player(lambda messages: completion(None, "x")).attempts(at, at.tasks[:1], "keep", lambda: False)
+            player(lambda messages: completion(None, "x")).attempts(at, at.tasks[:1], "full", lambda: False)
 
     def test_a_limit_ends_the_run_and_a_stop_the_attempt(self):
         at = drawn()
         with pytest.raises(LimitReached, match="reached"):
             attempt(player(lambda messages: LimitReached("the limit is reached")))
         never = player(lambda messages: pytest.fail("asked after a stop"))
-        assert never.attempts(at, at.tasks, "keep", lambda: True) == []
+        assert never.attempts(at, at.tasks, "full", lambda: True) == []
 
 
 class TestTheJournal:
@@ -282,16 +282,16 @@ def test_memories_are_checked_before_anything_runs():
     with pytest.raises(UserError, match=r"fold\(auto\) needs prices"):
         scripted_player("script", state=None).check("fold(auto)")
     scripted_player("script", state=None, prices=PRICES).check("fold(auto)")
-    with pytest.raises(UserError, match="unknown context policy 'keep'"):
-        script_player("script", state=None).check("keep")
+    with pytest.raises(UserError, match="unknown context policy 'full'"):
+        script_player("script", state=None).check("full")
 
 
 def test_an_estimate_is_what_the_script_uses():
     cells = suite({1: 2, 2: 3}, ("independent",))
-    (keep, fold) = estimates(cells, ["keep", "fold(1)"], seed=0, prices=PRICES)
+    (keep, fold) = estimates(cells, ["full", "fold(1)"], seed=0, prices=PRICES)
     one, drawing = scripted_player("script", state=None, prices=PRICES), Drawing(cells, seed=0, native=True)
     every = [drawing.of(cell) for cell in cells.cells]
-    found = [attempt for at in every for attempt in one.attempts(at, at.tasks, "keep", lambda: False)]
+    found = [attempt for at in every for attempt in one.attempts(at, at.tasks, "full", lambda: False)]
     assert keep.tasks == 5 and keep.input == sum(a.tokens.fresh + a.tokens.cached for a in found)
     assert keep.output == sum(a.tokens.output for a in found)
     assert keep.cost == pytest.approx(sum(a.cost or 0.0 for a in found))
@@ -299,14 +299,14 @@ def test_an_estimate_is_what_the_script_uses():
 
 
 def test_of_large_cells_a_few_tasks_are_played_and_counted_as_all():
-    (few,), (many,) = (estimates(suite({2: n}, ("independent",)), ["keep"], seed=0) for n in (4, 400))
+    (few,), (many,) = (estimates(suite({2: n}, ("independent",)), ["full"], seed=0) for n in (4, 400))
     assert many.input == pytest.approx(100 * few.input) and many.cost is None
 
 
 def test_cells_of_long_tasks_are_extrapolated_from_two_smaller_ones():
     cells = suite({8: 1, 16: 1, 64: 2}, ("independent",))
-    eight, sixteen = (estimates(replace(cells, cells=(cell,)), ["keep"], seed=0)[0] for cell in cells.cells[:2])
-    (whole,) = estimates(cells, ["keep"], seed=0)
+    eight, sixteen = (estimates(replace(cells, cells=(cell,)), ["full"], seed=0)[0] for cell in cells.cells[:2])
+    (whole,) = estimates(cells, ["full"], seed=0)
     slope = (sixteen.cached / 16 - eight.cached / 8) / 8
     assert slope > 0 and whole.tasks == 4
     assert whole.cached == pytest.approx(eight.cached + sixteen.cached + 2 * 64 * (sixteen.cached / 16 + slope * 48))

@@ -33,10 +33,10 @@ def test_a_script_in_tags_and_as_a_chat_agent_has_tables_and_files(terminal: Ter
     assert str(folder / "result.json") in said and str(folder / "page.html") in said
     assert load_result(folder / "result.json").model == "script, unlimited"
     assert "script, unlimited" in (folder / "page.html").read_text()
-    chat = ("bench", "--script", "200", "--chat", "--memory", "keep, fold(2)", "--prices", "hosted-50", *SUITE)
+    chat = ("bench", "--script", "200", "--chat", "--memory", "full, fold(2)", "--prices", "hosted-50", *SUITE)
     code, out, _ = terminal(*chat, "--families", "chain", "--json", "--out", "chat")
     told = json.loads(out)
-    assert code == 0 and [side["memory"] for side in told["sides"]] == ["keep", "fold(2)"]
+    assert code == 0 and [side["memory"] for side in told["sides"]] == ["full", "fold(2)"]
     assert [list(side["families"]) for side in told["sides"]] == [["chain"]] * 2
     assert told["sides"][0]["all"]["per_right"]["cost"] > 0 and len(told["comparisons"]) == 1
     assert terminal("bench", "compare", "chat", "--json")[0] == 0
@@ -44,7 +44,7 @@ def test_a_script_in_tags_and_as_a_chat_agent_has_tables_and_files(terminal: Ter
 
 def test_a_server_is_asked_after_an_estimate_and_nothing_twice(terminal: Terminal):
     with script_server(SMALL) as server:
-        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "keep", *SUITE, "--out", "run")
+        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "full", *SUITE, "--out", "run")
         code, out, said = terminal(*run, "--prices", "hosted-50")
         assert code == 0 and "1.00 [" in out and server.total == ASKED
         assert "Estimated before anything is asked" in said and "cached of them" in said
@@ -56,7 +56,7 @@ def test_a_server_is_asked_after_an_estimate_and_nothing_twice(terminal: Termina
 def test_a_run_stops_before_it_costs_too_much_and_goes_on_with_more(terminal: Terminal):
     own = ("--fresh", "1000", "--cached", "1000", "--write", "1000", "--output", "1000")
     with script_server(SMALL) as server:
-        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "keep", *SUITE, "--out", "run", *own)
+        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "full", *SUITE, "--out", "run", *own)
         run = (*run, "--concurrency", "1", "--setting", "max_tokens=100")
         said = terminal.error(*run, "--max-cost", "5")
         assert "the limit of 5 own unit is reached" in said and "repeat the command to go on" in said
@@ -75,7 +75,7 @@ def test_settings_are_in_every_request(terminal: Terminal):
     message = {"role": "assistant", "content": "Q1 x"}
     said = json.dumps({"choices": [{"message": message}]}).encode()
     with chat_server(lambda body, number: Reply("", body=said)) as server:
-        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "keep", *SUITE, "--families", "chain")
+        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "full", *SUITE, "--families", "chain")
         assert terminal(*run, "--setting", "temperature=0", "--setting", "reasoning_effort=low", "--out", "a")[0] == 0
         assert terminal(*run, "--setting", "max_completion_tokens=50", "--out", "b")[0] == 0
     settings: list[dict[str, Any]] = [
@@ -99,7 +99,7 @@ def test_settings_are_in_every_request(terminal: Terminal):
         ("--policy shipped --chat", "--chat: is for a script"),
         ("--script 50 --device cpu", "--device: is for a policy"),
         ("--script 50 --memory constant,full", "limited under the memory constant, not under full"),
-        ("--script unlimited --memory keep", "unknown context policy 'keep'"),
+        ("--script unlimited --memory full", "unknown context policy 'full'"),
         ("--script unlimited --memory a,,b", "should be names with commas between them"),
         ("--script unlimited --suite fast", "unknown suite 'fast'"),
         ("--script unlimited --families tall", "has no family 'tall'; it has: independent, chain"),

@@ -36,8 +36,8 @@ def printed(terminal: Terminal, *arguments: str) -> str:
 @pytest.fixture
 def both(tmp_path: Path) -> list[str]:
     (tmp_path / "a").mkdir()
-    saved(tmp_path / "a" / "result.json", "keep", model="a")
-    return [str(tmp_path / "a"), str(saved(tmp_path / "b.json", "keep", model="b", skill=0.99))]
+    saved(tmp_path / "a" / "result.json", "full", model="a")
+    return [str(tmp_path / "a"), str(saved(tmp_path / "b.json", "full", model="b", skill=0.99))]
 
 
 def test_two_results_are_set_side_by_side(terminal: Terminal, both: list[str]):
@@ -55,9 +55,9 @@ def test_two_results_are_set_side_by_side(terminal: Terminal, both: list[str]):
 
 
 def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Terminal, tmp_path: Path, both: list[str]):
-    file = saved(tmp_path / "with:colon.json", "keep", "fold(auto)", "notes", model="a")
+    file = saved(tmp_path / "with:colon.json", "full", "fold(auto)", "notes", model="a")
     assert "fold(auto) minus keep" in printed(terminal, "bench", "compare", str(file))
-    names = [["a, keep", "a, notes"], ["keep", "fold(auto)"]]
+    names = [["a, full", "a, notes"], ["full", "fold(auto)"]]
     for arguments, expected in zip(
         ([both[0], f"{file}:notes"], [f"{file}:keep", f"{file}:fold(auto)"]), names, strict=True
     ):
@@ -72,7 +72,7 @@ def test_five_results_are_readable_in_80_columns(terminal: Terminal, tmp_path: P
     monkeypatch.setenv("COLUMNS", "80")
     families = ("independent", "constraint", "budget")
     for number, letter in enumerate("vwxyz"):
-        made = invented(84, ("keep",), families=families, model=letter, skill=0.8 + number / 25)
+        made = invented(84, ("full",), families=families, model=letter, skill=0.8 + number / 25)
         save_result(tmp_path / f"{letter}.json", made)
     files = [str(tmp_path / f"{letter}.json") for letter in "vwxyz"]
     shown = printed(terminal, "bench", "compare", *files)
@@ -98,15 +98,15 @@ def test_a_page_is_written_and_never_replaced(terminal: Terminal, tmp_path: Path
 
 def test_what_cannot_be_compared_is_refused_in_one_line(terminal: Terminal, tmp_path: Path, both: list[str]):
     other = tmp_path / "other.json"
-    save_result(other, replace(invented(7, ("keep",), model="c"), seed=5))
+    save_result(other, replace(invented(7, ("full",), model="c"), seed=5))
     empty = tmp_path / "empty.json"
-    save_result(empty, replace(invented(7, ("keep",)), attempts=()))
+    save_result(empty, replace(invented(7, ("full",)), attempts=()))
     for arguments, reason in [
         ([both[0]], "give a second result"),
-        ([both[0], f"{both[1]}:notes"], "has no memory 'notes'; it has keep"),
+        ([both[0], f"{both[1]}:notes"], "has no memory 'notes'; it has full"),
         ([both[0], str(tmp_path / "none.json")], "does not exist"),
         ([both[0], str(tmp_path)], "result.json does not exist"),
-        ([both[0], str(other)], "a, keep was run with seed 0, and c, keep with 5; only results on the same tasks"),
+        ([both[0], str(other)], "a, full was run with seed 0, and c, keep with 5; only results on the same tasks"),
         ([both[0], str(empty)], "holds no attempts"),
         ([both[0], "x" * 300], "give a shorter path"),
     ]:
@@ -116,7 +116,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(terminal: Terminal, tmp_
 
 def test_names_that_a_terminal_would_obey_are_shown(terminal: Terminal, tmp_path: Path):
     name = "[red]x[/red]\x1b[31m"
-    a = saved(tmp_path / "a.json", "keep", model=name)
-    b = saved(tmp_path / "b.json", "keep", model="b")
+    a = saved(tmp_path / "a.json", "full", model=name)
+    b = saved(tmp_path / "b.json", "full", model="b")
     shown = printed(terminal, "bench", "compare", str(a), str(b))
     assert "\x1b" not in shown and "[red]x[/red]" in shown

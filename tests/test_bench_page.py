@@ -28,7 +28,7 @@ DARK, LIGHT = "rgb(20, 23, 26)", "rgb(253, 253, 251)"
 
 def hostile() -> Result:
     """Every text of a result holds markup."""
-    plain = invented(98, ("keep", "notes"), model=NAME, detail=HOSTILE)
+    plain = invented(98, ("full", "notes"), model=NAME, detail=HOSTILE)
     attempts = tuple(
         replace(
             one,
@@ -94,14 +94,14 @@ def test_there_is_a_figure_per_family_and_level_and_two_of_what_it_takes():
 
 
 def test_facts_that_differ_are_told_for_each_result():
-    one = invented(7, ("keep",), model="a")
+    one = invented(7, ("full",), model="a")
     other = replace(one, model="b", about={"kind": "server", "state": 50})
     shown = " ".join(Page(render([*sides_of(one), *sides_of(other)], title="x")).shown.split())
     assert "a · b" in shown and "none · 50" in shown and "server · server" not in shown
 
 
 def test_the_page_says_what_failed_and_what_is_left_out():
-    mine = invented(70, ("keep",), model="a")
+    mine = invented(70, ("full",), model="a")
     failed = tuple(replace(one, ended="engine_failed") if i < 3 else one for i, one in enumerate(mine.attempts[:60]))
     other = replace(mine, model="b", attempts=failed)
     shown = Page(render([*sides_of(mine), *sides_of(other)], title="x")).shown
@@ -110,7 +110,7 @@ def test_the_page_says_what_failed_and_what_is_left_out():
 
 
 def test_costs_are_shown_where_somebody_has_prices():
-    priced = invented(7, ("keep",))
+    priced = invented(7, ("full",))
     unpriced = replace(priced, attempts=tuple(replace(one, cost=None) for one in priced.attempts))
     headings = [spent_table(sides_of(result)).headings for result in (priced, unpriced)]
     assert [name for name in headings[0] if name not in headings[1]] == ["cost per right"]
@@ -123,12 +123,12 @@ def test_a_number_that_rounds_to_zero_has_no_minus():
 
 
 def test_a_page_of_one_side_has_no_differences_and_of_none_is_a_mistake(tmp_path: Path):
-    write_page(tmp_path / "one.html", sides_of(invented(7, ("keep",))), title="one")
+    write_page(tmp_path / "one.html", sides_of(invented(7, ("full",))), title="one")
     assert "Differences" not in (tmp_path / "one.html").read_text("utf-8")
     with pytest.raises(ValueError, match="at least one"):
         render([], title="x")
     with pytest.raises(UserError, match="cannot write the page"):
-        write_page(tmp_path / "none" / "one.html", sides_of(invented(7, ("keep",))), title="one")
+        write_page(tmp_path / "none" / "one.html", sides_of(invented(7, ("full",))), title="one")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def opened(watched: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.mark.browser
 def test_a_page_with_5000_tasks_shows_its_first_figure_in_under_two_seconds(opened: Any):
-    page = opened(sides_of(invented(5000, ("keep", "notes"))))
+    page = opened(sides_of(invented(5000, ("full", "notes"))))
     seen = []
     for _ in range(3):  # the best of three: other work on the machine is not the page's fault
         page.reload()
@@ -160,7 +160,7 @@ TIMES = ("firstFigureMs", "figuresMs", "listMs")
 
 @pytest.mark.browser
 def test_the_list_is_filtered_turned_and_opened(opened: Any):
-    result = invented(343, ("keep", "notes"))
+    result = invented(343, ("full", "notes"))
     page = opened(sides_of(result))
     status = page.locator("#count")
     assert status.inner_text() == "343 of 343 tasks, shown 1 to 100"

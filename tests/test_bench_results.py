@@ -23,7 +23,7 @@ def result() -> Result:
             ended="answered",
             tokens=Spent(fresh=100, cached=20, output=3),
         )
-        for memory in ("keep", "notes")
+        for memory in ("full", "notes")
         for number in (0, 1)
     )
     return Result(
@@ -35,7 +35,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path):
     save_result(tmp_path / "result.json", result())
     assert load_result(tmp_path / "result.json") == result()
     assert CANARY in (tmp_path / "result.json").read_text()
-    assert result().memories == ("keep", "notes")
+    assert result().memories == ("full", "notes")
     assert [attempt.accuracy for attempt in result().of("notes")] == [0.5, 1.0]
 
 

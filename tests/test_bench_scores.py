@@ -14,7 +14,7 @@ from mem1.errors import UserError
 from mem1.evaluation.intervals import weighted_difference_interval, weighted_interval
 
 
-def attempt(task: str, *right: float, family: str = "chain", level: int = 1, memory: str = "keep", **more) -> Attempt:
+def attempt(task: str, *right: float, family: str = "chain", level: int = 1, memory: str = "full", **more) -> Attempt:
     spent = more.pop("tokens", Spent(fresh=100, cached=20, output=5))
     return Attempt(
         task=task,
@@ -91,23 +91,23 @@ def test_a_comparison_is_paired_and_marks_what_is_apart_from_nothing():
     rights = [float(number % 2) for number in range(40)]
     better = [1.0 if number < 12 else right for number, right in enumerate(rights)]
     found = compare(
-        Side(result=result(*many(rights)), memory="keep"), Side(result=result(*many(better)), memory="keep")
+        Side(result=result(*many(rights)), memory="full"), Side(result=result(*many(better)), memory="full")
     )
     (chain,) = found.families
     assert (found.tasks, found.left_out, chain.family, chain.tasks) == (40, (0, 0), "chain", 40)
     assert (chain.first.value, chain.second.value) == pytest.approx((0.5, 0.65))
     assert chain.difference.value == pytest.approx(0.15) and chain.difference.apart
     assert chain.first.high > chain.second.low, "the intervals overlap; only the paired one tells them apart"
-    back = compare(Side(result=result(*many(better)), memory="keep"), Side(result=result(*many(rights)), memory="keep"))
+    back = compare(Side(result=result(*many(better)), memory="full"), Side(result=result(*many(rights)), memory="full"))
     assert back.families[0].difference.value == pytest.approx(-0.15) and back.families[0].difference.apart
-    same = compare(Side(result=result(*many(rights)), memory="keep"), Side(result=result(*many(rights)), memory="keep"))
+    same = compare(Side(result=result(*many(rights)), memory="full"), Side(result=result(*many(rights)), memory="full"))
     assert same.families[0].difference.value == 0.0 and not same.families[0].difference.apart
 
 
 def test_only_shared_tasks_count_and_all_families_together_come_last():
     first = result(*many([1.0] * 6), *many([0.0] * 4, family="budget"))
     second = result(*many([0.0] * 8), *many([1.0] * 3, family="budget", tokens=Spent(fresh=1, cached=2, output=3)))
-    found = compare(Side(result=first, memory="keep"), Side(result=second, memory="keep"))
+    found = compare(Side(result=first, memory="full"), Side(result=second, memory="full"))
     assert (found.tasks, found.left_out) == (9, (1, 2))
     values = [
         (one.family, one.tasks, one.first.value, one.second.value, one.difference.value) for one in found.families
@@ -120,27 +120,27 @@ def test_only_shared_tasks_count_and_all_families_together_come_last():
 def test_results_of_other_tasks_are_refused(name: str, value: object):
     mine, other = result(*many([1.0])), replace(result(*many([1.0]), model="other"), **{name: value})
     with pytest.raises(UserError, match=r"qwen, keep was run with .*, and other, keep with .*only results on"):
-        compare(Side(result=mine, memory="keep"), Side(result=other, memory="keep"))
+        compare(Side(result=mine, memory="full"), Side(result=other, memory="full"))
 
 
 def test_what_cannot_be_matched_is_refused():
     one = result(*many([1.0, 0.0]))
     for other, memory, reason in [
-        (one, "notes", "was not run with memory 'notes'; it has keep"),
-        (result(attempt("else", 1.0)), "keep", "share no task"),
-        (result(attempt("chain-0", 1.0), attempt("chain-0", 1.0)), "keep", "'chain-0' twice"),
-        (result(attempt("chain-0", 1.0, level=2)), "keep", "is another than that of"),
+        (one, "notes", "was not run with memory 'notes'; it has full"),
+        (result(attempt("else", 1.0)), "full", "share no task"),
+        (result(attempt("chain-0", 1.0), attempt("chain-0", 1.0)), "full", "'chain-0' twice"),
+        (result(attempt("chain-0", 1.0, level=2)), "full", "is another than that of"),
     ]:
         with pytest.raises(UserError, match=reason):
-            compare(Side(result=one, memory="keep"), Side(result=other, memory=memory))
+            compare(Side(result=one, memory="full"), Side(result=other, memory=memory))
 
 
 def test_sides_are_named_by_what_tells_them_apart():
     one, two = (result(*many([1.0]), *many([1.0], memory="notes"), model=model) for model in ("a", "b"))
-    assert names_of(sides_of(one)) == ["keep", "notes"]
-    assert names_of([Side(result=one, memory="keep"), Side(result=two, memory="keep")]) == ["a", "b"]
-    assert names_of([*sides_of(one), Side(result=two, memory="keep")]) == ["a, keep", "a, notes", "b, keep"]
-    assert names_of([*sides_of(one), Side(result=one, memory="keep")]) == ["keep (1)", "notes", "keep (2)"]
+    assert names_of(sides_of(one)) == ["full", "notes"]
+    assert names_of([Side(result=one, memory="full"), Side(result=two, memory="full")]) == ["a", "b"]
+    assert names_of([*sides_of(one), Side(result=two, memory="full")]) == ["a, full", "a, notes", "b, full"]
+    assert names_of([*sides_of(one), Side(result=one, memory="full")]) == ["full (1)", "notes", "full (2)"]
 
 
 def test_the_interval_of_one_cell_of_scores_is_agrestis_and_coulls_with_students_quantile():

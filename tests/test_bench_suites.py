@@ -34,7 +34,7 @@ def test_the_script_is_right_under_every_memory_of_a_chat_agent(family: str):
     suite = cell_of(family, 2 if family == "errand" else 4)
     drawn = Drawing(suite, seed=0, native=True).of(suite.cells[0])
     player = scripted_player("script", state=None)
-    for memory in ("keep", "mask(2)", "window(1)", "fold(2)", "notes"):
+    for memory in ("full", "masked(2)", "window(1)", "fold(2)", "notes"):
         found = player.attempts(drawn, drawn.tasks, memory, lambda: False)
         assert [(one.accuracy, one.ended) for one in found] == [(1.0, "answered")] * 2, (family, memory)
 
@@ -60,7 +60,7 @@ def test_the_largest_cells_can_be_drawn(family: str):
 
 def test_quick_reads_at_most_two_million_tokens_where_everything_is_kept():
     """Estimated for all families but errands, which are a seventh of it."""
-    (found,) = estimates(QUICK.only(ENGLISH), ["keep"], seed=0)
+    (found,) = estimates(QUICK.only(ENGLISH), ["full"], seed=0)
     assert 1_000_000 < found.input < 0.85 * MOST_TOKENS
 
 

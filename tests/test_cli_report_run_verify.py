@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from mem1.cli.main import app
 from mem1.cli.run import LONGEST, LiveView, shown
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -31,6 +30,7 @@ from mem1.errors import UserError
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory
 from mem1.retrieval import BM25
@@ -85,7 +85,7 @@ def attempts(source: TaskSource, objectives: int, laziness: Laziness, context: s
         engine=ScriptedEngine(CODEC, Expert(tags=PAPER, laziness=laziness)),
         dialogue=TagDialogue(CODEC),
         environment=source.environment,
-        context=context_policy(context),
+        context=memory_policy(context),
     )
     return rollout(source.tasks(objectives=objectives, count=3, seed=0), sampling=Sampling())
 
@@ -215,7 +215,7 @@ class TestRun:
             engine=engine,
             dialogue=TagDialogue(CODEC),
             environment=source.environment,
-            context=context_policy("constant"),
+            context=memory_policy("constant"),
             on_turn=LiveView(PAPER, screen),
         )
         (done,) = rollout([task], sampling=Sampling())

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from test_cloze import corpus
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER, PAPER_NOTES
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
@@ -51,7 +51,7 @@ def attempts(
         engine=ScriptedEngine(codec, expert),
         dialogue=TagDialogue(codec, expert.tags),
         environment=source.environment,
-        context=context_policy(context),
+        context=memory_policy(context),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
     )
     return rollout(source.tasks(objectives=objectives, count=count, seed=0), sampling=Sampling())
@@ -119,7 +119,7 @@ def test_where_turns_run_out_it_gives_what_it_knows(source, codec):
         engine=ScriptedEngine(codec, ClozeExpert(tags=PAPER)),
         dialogue=TagDialogue(codec),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=memory_policy("constant"),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
     )
     (done,) = rollout([limited], sampling=Sampling())
@@ -161,7 +161,7 @@ def test_with_notes_an_answer_that_is_forced_has_what_the_last_search_found(noti
         engine=ScriptedEngine(codec, ClozeExpert(tags=PAPER_NOTES)),
         dialogue=TagDialogue(codec, PAPER_NOTES),
         environment=source.environment,
-        context=context_policy("notes"),
+        context=memory_policy("notes"),
         budget=Budget(completion_per_objective=60, completion_extra=300, context=8192),
     )
     (done,) = rollout([replace(task, turn_limit=3)], sampling=Sampling())

@@ -12,7 +12,7 @@ from credit_steps import curve, step_at
 from references import place_of
 from result_files import saved
 
-from mem1.contexts import context_policy
+from mem1.memory import memory_policy
 from mem1.records import Turn
 
 
@@ -92,4 +92,4 @@ def test_a_level_is_reached_where_the_mean_of_five_steps_is():
 def test_where_the_note_of_another_answer_is(key: str, place: str):
     written = ("Q1 Mira Toll", "Q2 Ana Brul"), ("Q3 unknown", "Q4 Moru Kest"), ("Q5 Sela Prand",)
     turns = [Turn(context_ids=(1,), completion_ids=(2,), notes=notes) for notes in written]
-    assert place_of(key, turns, context_policy("notebook(1)")) == place
+    assert place_of(key, turns, memory_policy("notebook(1)")) == place

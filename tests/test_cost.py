@@ -14,9 +14,9 @@ from cost import Call, best, break_even, calls, compare, costs, recorded_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mem1.contexts import ContextPolicy, Fold, Full, context_policy, next_context
 from mem1.errors import UserError
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
+from mem1.memory import Fold, Full, MemoryPolicy, memory_policy, next_context
 from mem1.prices import PRICE_CLASSES, PrefixCache, Prices, price_class
 from mem1.records import Trajectory, Turn
 
@@ -92,7 +92,7 @@ class TestByHand:
 
 
 def simulate(
-    sizes: Sizes, policy: ContextPolicy, cache: PrefixCache, thoughts: float, turns: int
+    sizes: Sizes, policy: MemoryPolicy, cache: PrefixCache, thoughts: float, turns: int
 ) -> list[tuple[int, ...]]:
     """(fresh, cached, written, output) of each call, from token sequences that a context policy builds.
 
@@ -244,7 +244,7 @@ class TestPriceClasses:
 # ------------------------------------------------------------------------------------------- recorded attempts
 
 
-def rolled_out(policy: ContextPolicy, turns: Sequence[tuple[int, int, int]], forced: int = 0) -> Trajectory:
+def rolled_out(policy: MemoryPolicy, turns: Sequence[tuple[int, int, int]], forced: int = 0) -> Trajectory:
     """An attempt with turns of (state, action, result) tokens; the last context ends with `forced` tokens more."""
     done: list[Turn] = []
     for number, (state, action, result) in enumerate(turns, start=1):
@@ -267,7 +267,7 @@ class TestRecorded:
     @pytest.mark.parametrize("forced", [0, 2])
     @pytest.mark.parametrize("name", ["constant", "fold(2)", "full"])
     def test_priced_under_its_own_policy_an_attempt_has_the_contexts_that_it_had(self, name: str, forced: int):
-        policy = context_policy(name)
+        policy = memory_policy(name)
         attempt = rolled_out(policy, [(4, 2, 5), (6, 1, 3), (3, 2, 8), (5, 4, 0)], forced)
         k = policy.k if isinstance(policy, Fold) else None
         made = calls(recorded_sizes(attempt), k, PrefixCache(), thoughts=1)

@@ -11,10 +11,10 @@ import pytest
 from builders import random_trajectory, tiny_model
 from worlds import SMALL, rollout
 
-from mem1.contexts import context_policy, next_context
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
+from mem1.memory import memory_policy, next_context
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
@@ -108,7 +108,7 @@ def test_tasks_are_dealt_to_the_contexts_in_turn_each_to_one():
         assert [t.task for t in of_it] == drawn.tasks_[place::3]
         for t in of_it:  # each turn reads what its policy keeps
             for n, turn in enumerate(t.turns):
-                ids = next_context(context_policy(name), t.turns[0].context_ids, t.turns[:n]).ids
+                ids = next_context(memory_policy(name), t.turns[0].context_ids, t.turns[:n]).ids
                 assert turn.context_ids[: len(ids)] == ids
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -22,6 +21,7 @@ from mem1.envs.english import BROKEN, EnglishSource, EnglishTasks
 from mem1.errors import UserError
 from mem1.evaluation.agents import tokenizer_folder
 from mem1.evaluation.metrics import em_by_question
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.records import Task, task_to_json
 from mem1.rollout import Budget, Rollout
@@ -160,7 +160,7 @@ def test_the_solver_works_in_tags_under_constant_and_full_contexts():
             engine=ScriptedEngine(codec, expert),
             dialogue=TagDialogue(codec, PAPER),
             environment=source.environment,
-            context=context_policy(context),
+            context=memory_policy(context),
             budget=Budget(context=100_000, completion_extra=4_000),
         )
         attempts = rollout(tasks, sampling=Sampling(seed=0))

@@ -13,7 +13,6 @@ from statistics import mean
 import pytest
 from worlds import SAMPLING
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
@@ -23,6 +22,7 @@ from mem1.envs.webshop.goods import FITTING, SLACKS, Good, chance, limit
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.thrift import NOTES_TOKENS, Known, Shopper, ShopperScript
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.protocol import ACT, PAPER, PAPER_SHOP, RELEASED_SHOP
 from mem1.records import Ended, Task
 from mem1.rollout import Budget, Rollout
@@ -220,7 +220,7 @@ def test_the_expert_solves_what_its_notes_or_the_pages_in_view_allow(context, me
         engine=ScriptedEngine(codec, config.expert(tasks, made.environment, tags, seed=0)),
         dialogue=TagDialogue(codec, tags=tags),
         environment=made.environment,
-        context=context_policy(context),
+        context=memory_policy(context),
         budget=Budget(completion_extra=400, context=100_000),
     )
     attempts = rollout(tasks, sampling=SAMPLING)

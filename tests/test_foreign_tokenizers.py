@@ -17,7 +17,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 from worlds import SAMPLING, SMALL, replay, shelf, task
 
-from mem1.contexts import context_policy
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
 from mem1.endpoint.samples import encoded
 from mem1.engines.base import Engine, Script, ScriptedEngine
@@ -31,6 +30,7 @@ from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_sampler import CompletionBody, rows
 from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.records import Trajectory
 from mem1.rollout import Budget, Rollout
@@ -95,7 +95,7 @@ def contexts_of(attempts: Sequence[Trajectory]) -> list[tuple[int, ...]]:
 def attempt(script: Script | Engine, dialogue: Dialogue, context: str = "constant") -> Trajectory:
     engine = ScriptedEngine(dialogue.codec, script, dialogue.chat_template) if callable(script) else script
     made = Rollout(
-        engine=engine, dialogue=dialogue, environment=shelf("a"), context=context_policy(context), budget=BUDGET
+        engine=engine, dialogue=dialogue, environment=shelf("a"), context=memory_policy(context), budget=BUDGET
     )
     return made([task("city")], sampling=SAMPLING)[0]
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
 from worlds import CODEC, SAMPLING, rollout
 
-from mem1.contexts.recall import NOTHING
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
+from mem1.memory.recall import NOTHING
 from mem1.protocol import PAPER, PAPER_NOTES, PAPER_NOTES_RECALL, RECALL, RELEASED, Tags
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world

@@ -13,13 +13,13 @@ from precision import rounding
 from transformers import PreTrainedModel
 from worlds import CODEC, SMALL
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Completion, Sampling, new_session
 from mem1.engines.kept_prefixes import KeptPrefixes
 from mem1.engines.local import LocalEngine
 from mem1.engines.workers import local_engine
 from mem1.evaluation.runner import evaluate
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER
 from mem1.rollout import Rollout
 from mem1.training.loop.recipe import Evaluation, TinyModel
@@ -152,7 +152,7 @@ def test_an_evaluation_ends_as_one_that_keeps_nothing(context: str, workers: int
         engine=local_engine(policy.model, policy.codec, PAPER.stop_strings, workers=workers),
         dialogue=TagDialogue(policy.codec, PAPER),
         environment=source.environment,
-        context=context_policy(context),
+        context=memory_policy(context),
     )
     config = Evaluation(objectives=(6,), tasks=8, temperature=1.0)
     _, found = evaluate(rollout, source, config, policy="shipped")

@@ -28,9 +28,9 @@ ROOMS = (
     "sanitize",
     "protocol",
     "prices",
+    "memory",
     "messages",
     "scoring",
-    "contexts",
     "tasks",
     "retrieval",
     "envs",
@@ -58,7 +58,7 @@ LIGHT = [
     "mem1.trajectory_files",
     "mem1.protocol",
     "mem1.scoring",
-    "mem1.contexts",
+    "mem1.memory",
     "mem1.tasks.cloze.making",
     "mem1.tasks.compose",
     "mem1.tasks.datasets",
@@ -98,7 +98,7 @@ def _imported_modules(path: Path) -> Iterator[str]:
 
 def test_there_are_files_and_imports_to_check():
     assert len(FILES) > 20
-    assert "mem1.records.Turn" in set(imported_modules(SOURCE / "contexts" / "policies.py"))
+    assert "mem1.records.Turn" in set(imported_modules(SOURCE / "memory" / "policies.py"))
 
 
 def test_a_file_imports_only_its_own_room_and_those_before_it():

@@ -16,7 +16,11 @@ from mem1.messages import Bounds, ask, check, fold, recall, with_state
 from mem1.messages.bounds import tokens_of
 from mem1.messages.transcript import ASK, Message, texts
 
-POLICIES = ("keep", "mask(1)", "mask(3)", "window(1)", "window(3)", "fold(1)", "fold(3)", "notes", "notes(100)")
+POLICIES = (
+    *("full", "archive(1)", "archive(3)", "window(1)", "window(3)", "constant", "fold(3)", "notes", "notes(100)"),
+    *("masked", "notebook(2)", "dropout(50)", "discard_all(200)", "summary(200)", "capped(60)", "belief"),
+    *("external(2)", "none"),
+)
 BOUNDS = (
     Bounds(),
     Bounds(result=60, state=60, images=1),
@@ -96,7 +100,7 @@ def test_keep_shows_the_very_same_messages():
 
 
 def test_mask_leaves_handles_by_which_recall_finds_the_results():
-    seen = fold(FOUR, "mask(3)")
+    seen = fold(FOUR, "archive(3)")
     place = seen[3]["content"]
     assert place.startswith("[result of search, 450 tokens, was dropped; recall(") and seen[5:] == FOUR[5:]
     handle = place.partition('recall("')[2][:9]
@@ -104,7 +108,7 @@ def test_mask_leaves_handles_by_which_recall_finds_the_results():
     with pytest.raises(UserError, match="no result has the handle 'r00000000'"):
         recall(FOUR, "r00000000")
     assert (
-        fold(FOUR, "mask(3)", bounds=Bounds(handles=False))[3]["content"]
+        fold(FOUR, "archive(3)", bounds=Bounds(handles=False))[3]["content"]
         == "[result of search, 450 tokens, was dropped]"
     )
 
@@ -157,7 +161,7 @@ def test_notes_are_lines_of_the_model_or_else_its_calls_and_are_rewritten_at_the
     task, *newest = fold(messages, "notes", bounds=Bounds(handles=False))
     instruction, _, block = task["content"].partition("<memory>")
     assert instruction.startswith(TASK["content"]) and "<note>" in instruction and newest == call(3, "c")
-    assert block == '\n- Oslo: 700,000 people\n- search({"q": 2})\n</memory>'
+    assert block == '\n- Oslo: 700,000 people\n- search({"q":2})\n</memory>'
     assert "[r" in fold(messages, "notes")[0]["content"]
     assert ask(messages, "notes") is None and ask(messages, "notes(5)") is not None
     state = fold(with_state(messages, "- all in one"), "notes(5)", bounds=Bounds(handles=False))
@@ -169,7 +173,7 @@ def test_calls_that_wait_are_never_dropped_and_dead_ones_get_a_result_that_says_
     assert fold([*FOUR, *waiting], "window(1)") == [SYSTEM, TASK, *FOUR[8:], *waiting]
     assert ask([*FOUR, *waiting], "fold(1)") is None
     assert fold(FOUR, "window(1)", pending={"c2"}) == [SYSTEM, TASK, *FOUR[4:6], *FOUR[8:]]
-    *_, dead, answer = fold([TASK, *waiting, *call(6)], "keep")[:3]
+    *_, dead, answer = fold([TASK, *waiting, *call(6)], "full")[:3]
     assert dead is waiting[0] and answer == {
         "role": "tool",
         "tool_call_id": "c5",
@@ -268,9 +272,9 @@ def test_anthropics_text_behind_results_is_pinned_when_they_go():
 
     also = {"type": "text", "text": "Also Bergen."}
     messages = [TASK, *turn(1, also), *turn(2)]
-    assert fold(messages, "keep", form="anthropic") == messages
+    assert fold(messages, "full", form="anthropic") == messages
     assert fold(messages, "window(1)", form="anthropic") == [TASK, {"role": "user", "content": [also]}, *turn(2)]
-    masked = fold(messages, "mask(1)", form="anthropic")
+    masked = fold(messages, "archive(1)", form="anthropic")
     assert (
         masked[1] is messages[1]
         and masked[2]["content"][0]["content"].startswith("[result of search")
@@ -295,13 +299,13 @@ def test_responses_keep_reasoning_with_what_it_led_to_and_refuse_references():
         {"type": "function_call_output", "call_id": "b", "output": LONG},
     ]
     assert fold(items, "window(1)", form="responses") == [TASK, *items[4:]]
-    assert fold(items, "mask(1)", form="responses")[3]["output"].startswith("[result of f, 450 tokens, was dropped")
+    assert fold(items, "archive(1)", form="responses")[3]["output"].startswith("[result of f, 450 tokens, was dropped")
     with pytest.raises(UserError, match=r"messages\[0\]: a reference to an item that the server keeps"):
         fold([{"type": "item_reference", "id": "x"}], form="responses")
 
 
 @pytest.mark.parametrize(
-    "name", ["fold", "fold(0)", "folds(2)", "mask(a)", "keep(3)", "window(1", "mem1.messages.policies:Past(1)"]
+    "name", ["fold", "fold(0)", "folds(2)", "mask(a)", "keep(3)", "window(1", "mem1.memory:Kept(1)"]
 )
 def test_an_unknown_memory_is_refused_with_the_known_ones(name: str):
     with pytest.raises(UserError, match="memory"):

@@ -152,7 +152,7 @@ def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_c
 
 def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
     events: list[Event] = []
-    memory = Memory("mask(1)", on_event=events.append)
+    memory = Memory("archive(1)", on_event=events.append)
     seen = memory.prompt([TASK, *call(1), *call(2)])
     assert memory.recall(seen[2]["content"].partition('recall("')[2][:9]) == LONG
     with pytest.raises(UserError, match="no result has the handle"):
@@ -164,7 +164,7 @@ def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
 
 
 def test_the_bound_of_a_prompt_leaves_room_for_what_the_provider_counts_beside_the_messages():
-    memory, history, counted = Memory("keep", bounds=Bounds(prompt=3_000)), [TASK], 0
+    memory, history, counted = Memory("full", bounds=Bounds(prompt=3_000)), [TASK], 0
     for number in range(1, 20):
         history += call(number)
         shown = memory.prompt(history)
@@ -175,21 +175,21 @@ def test_the_bound_of_a_prompt_leaves_room_for_what_the_provider_counts_beside_t
     memory.observe(tokens_of(shown) + 2_900)
     with pytest.raises(UserError, match="leaves no room for messages: 2,900 are sent beside them"):
         memory.prompt(history)
-    fresh = Memory("keep", bounds=Bounds(prompt=3_000))
+    fresh = Memory("full", bounds=Bounds(prompt=3_000))
     assert tokens_of(fresh.prompt(history, beside=1_200)) <= 1_800 < tokens_of(fresh.prompt(history)) <= 3_000
 
 
 @pytest.mark.parametrize(
     ("policy", "bounds", "shown"),
     [
-        ("keep", Bounds(), False),
+        ("full", Bounds(), False),
         ("window(900)", Bounds(), False),
         ("fold(3)", Bounds(), False),
-        ("mask(900)", Bounds(), True),
+        ("archive(900)", Bounds(), True),
         ("notes", Bounds(), True),
         ("notes", Bounds(handles=False), False),
-        ("keep", Bounds(result=50), True),
-        ("keep", Bounds(images=0), True),
+        ("full", Bounds(result=50), True),
+        ("full", Bounds(images=0), True),
     ],
 )
 def test_recall_is_needed_where_the_model_may_see_a_handle(policy: str, bounds: Bounds, shown: bool):

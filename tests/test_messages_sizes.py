@@ -16,9 +16,7 @@ from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, ask, fold, with_state
 from mem1.messages.bounds import common_tokens, cut_state, shortened, tokens_of, without_images
 from mem1.messages.cost import Sizes, measured
-from mem1.messages.folding import state_words
 from mem1.messages.forms import form_of
-from mem1.messages.policies import policy_of
 from mem1.messages.transcript import Exchange
 
 TASK = {"role": "user", "content": "Find it."}
@@ -151,7 +149,7 @@ def test_tokens_that_two_prompts_share_end_where_roles_differ():
 
 def test_an_event_counts_as_cached_what_the_prompt_before_began_with():
     events: list[Event] = []
-    memory = Memory("mask(1)", bounds=Bounds(count=len), on_event=events.append)
+    memory = Memory("archive(1)", bounds=Bounds(count=len), on_event=events.append)
     history = [SYSTEM, TASK, *(m for n in range(1, 4) for m in call(n, "x" * 100))]
     shown = [memory.prompt(history[:length]) for length in (4, 6, 8)]
     # the system's 13, the task's 12, the first call's 12; of its result, letters gave way to "[result of ..."
@@ -178,13 +176,11 @@ def test_a_request_asks_for_as_many_words_as_fit(policy: str, state: int, words:
     messages = [TASK, *call(1), *call(2), *call(3, text=f"<note>{'oslo ' * 79}</note>"), *call(4), *call(5)]
     request = ask(messages, policy, bounds=Bounds(state=state))
     assert request is not None and re.search(r"in at most (\d+) words", request[-1]["content"])[1] == str(words)  # type: ignore[index]
-    assert state_words(policy_of(policy).state_tokens(state)) == words
 
 
 def test_notes_are_due_at_their_length_and_before_any_is_cut_off():
     def due(policy: str, letters: int, state: int = 100) -> bool:
-        line = "x" * (letters - 2)  # behind "- "
-        messages = [TASK, *call(1, text=f"<note>{line}</note>"), *call(2)]
+        messages = [TASK, *call(1, text=f"<note>{'x' * (letters - 2)}</note>"), *call(2, text="<note>ok</note>")]
         return ask(messages, policy, bounds=Bounds(state=state, handles=False, count=len)) is not None
 
     assert [due("notes(60)", n) for n in (59, 60, 61)] == [False, False, True]
@@ -276,7 +272,7 @@ def test_short_results_are_not_counted_as_longer_than_they_are_when_a_prompt_is_
 
 def test_a_line_names_the_images_that_were_dropped():
     shots = [TASK, *call(1, [{"type": "text", "text": "two"}, PICTURE, PICTURE]), *call(2), *call(3)]
-    assert fold(shots, "mask(1)", bounds=Bounds(count=len, handles=False))[2]["content"] == (
+    assert fold(shots, "archive(1)", bounds=Bounds(count=len, handles=False))[2]["content"] == (
         "[result of search, 3 tokens and 2 images, was dropped]"
     )
     content = [PICTURE, {"type": "text", "text": "a"}, PICTURE, PICTURE]

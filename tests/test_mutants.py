@@ -25,9 +25,9 @@ from transformers import PreTrainedModel
 from worlds import CODEC, SMALL, replay, rollout, shelf, task
 
 import mem1.evaluation.metrics as metrics
-from mem1.contexts import context_policy, next_context
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
+from mem1.memory import memory_policy, next_context
 from mem1.packing import pack, split_into_packs
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, Turn
@@ -68,7 +68,7 @@ def small_model(dtype: torch.dtype = torch.float64) -> PreTrainedModel:
 def sampled_group(model: PreTrainedModel, temperature: float) -> Group:
     """Two attempts of three turns with constant memory, sampled by the engine that training samples with."""
     rng = random.Random(0)
-    engine, policy = LocalEngine(model, CODEC, ()), context_policy("constant")
+    engine, policy = LocalEngine(model, CODEC, ()), memory_policy("constant")
     prompt = random_tokens(rng, 6)
     attempts: list[list[Turn]] = [[], []]
     for number in range(3):

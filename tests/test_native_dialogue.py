@@ -11,12 +11,12 @@ from builders import tiny_model
 from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE, tokenizer_with
 from worlds import SAMPLING, replay, shelf, task
 
-from mem1.contexts import context_policy
 from mem1.dialogue import NativeDialogue
 from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.local import LocalEngine
 from mem1.envs.base import Action, Environment, Observation, Outcome
+from mem1.memory import memory_policy
 from mem1.protocol import CALLS, MALFORMED, PAPER, PAPER_SHOP, SEARCH, SUMMARY, Tags
 from mem1.records import Ended, Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget, Rollout
@@ -41,7 +41,7 @@ def native(
         engine=ScriptedEngine(speaks.codec, script) if callable(script) else script,
         dialogue=speaks.offering(getattr(environment, "tools", ())),
         environment=environment,
-        context=context_policy(context),
+        context=memory_policy(context),
         budget=Budget(context=20_000),
     )
 

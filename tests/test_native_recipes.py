@@ -90,8 +90,8 @@ def test_a_run_trains_is_evaluated_and_its_attempts_are_imitated(tmp_path: Path,
 
 def test_recorded_attempts_are_trained_with_their_tokens(tmp_path: Path, model: Path):
     """Written by hand, as a model without training answers nothing."""
-    from mem1.contexts import context_policy
     from mem1.engines.base import Sampling, ScriptedEngine
+    from mem1.memory import memory_policy
     from mem1.protocol import PAPER
     from mem1.rollout import Budget, Rollout
     from mem1.training.loop.recorded import read_recorded
@@ -107,7 +107,7 @@ def test_recorded_attempts_are_trained_with_their_tokens(tmp_path: Path, model: 
         engine=ScriptedEngine(policy.codec, lambda _: next(said)),
         dialogue=speaks.offering(()),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=memory_policy("constant"),
         budget=Budget(completion_extra=500, context=8000),
     )(source.tasks(objectives=1, count=1, seed=0), sampling=Sampling())
     write_trajectories(tmp_path / "attempts.jsonl", attempts)

@@ -10,8 +10,6 @@ from functools import cache
 import pytest
 from worlds import replay, rollout, shelf, task
 
-from mem1.contexts import ContextPolicy, Dropout, Notebook, Notes, answer_from, context_policy, next_context, notebook
-from mem1.contexts.notes import memory_spans, read_note, standing
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
@@ -19,6 +17,8 @@ from mem1.errors import UserError
 from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import peak_tokens, state_tokens
+from mem1.memory import Dropout, MemoryPolicy, Notebook, Notes, answer_from, memory_policy, next_context, notebook
+from mem1.memory.notes import memory_spans, read_note, standing
 from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from mem1.tasks.atlas import Expert, Laziness
@@ -58,7 +58,7 @@ def rewrite(text: str, *ids: int) -> Turn:
     )
 
 
-def context(*turns: Turn, policy: ContextPolicy | None = None) -> list[int]:
+def context(*turns: Turn, policy: MemoryPolicy | None = None) -> list[int]:
     return list(next_context(policy or Notes(), PROMPT, turns).ids[2:])
 
 
@@ -229,23 +229,23 @@ def test_dropout_hides_a_note_for_good_and_about_as_many_as_it_says():
 @pytest.mark.parametrize("name", ["dropout(0)", "dropout(100)", "dropout"])
 def test_dropout_needs_a_percentage(name: str):
     with pytest.raises(UserError, match=r"unknown context policy 'dropout.*p is a percentage"):
-        context_policy(name)
+        memory_policy(name)
 
 
 @pytest.mark.parametrize("name", ["notes", "notes(120)", "notebook(4)", "dropout(50)"])
 def test_the_name_in_a_recipe(name: str):
-    assert context_policy(name).name == name
+    assert memory_policy(name).name == name
 
 
 def test_notes_of_at_least_one_token():
     with pytest.raises(UserError, match="unknown context policy 'notes"):
-        context_policy("notes(0)")
+        memory_policy("notes(0)")
 
 
 @pytest.mark.parametrize("name", ["notebook(0)", "notebook"])
 def test_a_notebook_needs_a_number_of_notes(name: str):
     with pytest.raises(UserError, match="unknown context policy 'notebook"):
-        context_policy(name)
+        memory_policy(name)
 
 
 @pytest.mark.parametrize(

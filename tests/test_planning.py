@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from mem1.api import find_recipe
 from mem1.cli.main import app
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.errors import UserError
 from mem1.evaluation.tokens import even_sizes, model_shape
+from mem1.memory import memory_policy
 from mem1.packing import Pack, pack
 from mem1.planning.memory import Load, Needs, kept, layer_bytes, logits_kept, stage_memory
 from mem1.planning.networks import (
@@ -151,7 +151,7 @@ def trajectories(groups, vocabulary: int):
 )
 def test_an_attempt_of_a_plan_has_the_notes_that_its_memory_shows(context: str, least: int, most: int):
     sizes = even_sizes(prompt=6, state=3, action=2, result=4, turns=41)
-    [[attempt]] = made_groups(context_policy(context), sizes, groups=1, attempts=1)
+    [[attempt]] = made_groups(memory_policy(context), sizes, groups=1, attempts=1)
     last_turn = 3 + 2 + 4
     noted = len(attempt.turns[-1].context_ids) - sizes.prompt - last_turn
     assert noted % 3 == 0 and least <= noted // 3 <= most
@@ -159,7 +159,7 @@ def test_an_attempt_of_a_plan_has_the_notes_that_its_memory_shows(context: str, 
 
 def left(network: Network, *, packed: bool) -> tuple[int, int]:
     """Bytes that a forward pass leaves, as torch allocates them and as the plan has them."""
-    made = made_groups(context_policy("constant"), SIZES, groups=2, attempts=3)
+    made = made_groups(memory_policy("constant"), SIZES, groups=2, attempts=3)
     load = counted(made, pack_tokens=10**6, packed=packed).load
     model = made_model(network)
     whole = trajectories(made, network.vocabulary)
@@ -226,7 +226,7 @@ class TestMemory:
 
 class TestWork:
     def test_tokens_are_those_of_the_trees(self):
-        made = made_groups(context_policy("constant"), SIZES, groups=2, attempts=2)
+        made = made_groups(memory_policy("constant"), SIZES, groups=2, attempts=2)
         tokens = counted(made, pack_tokens=10**6)
         tree = pack(trajectories(made, 2**31))
         assert tokens.trained == len(tree) and tokens.sampled == 2 * 2 * 3 * 5 and tokens.packs == 1
@@ -236,12 +236,12 @@ class TestWork:
         assert counted(made, pack_tokens=10**6, scale=3).trained == 3 * tokens.trained
 
     def test_contexts_alone_are_computed_without_their_last_token(self):
-        made = made_groups(context_policy("constant"), SIZES, groups=1, attempts=2)
+        made = made_groups(memory_policy("constant"), SIZES, groups=1, attempts=2)
         tokens = counted(made, pack_tokens=10**6, packed=False)
         assert tokens.trained == 2 * (10 + 19 + 19) and tokens.load.rows == 5
 
     def test_flops_of_an_update(self):
-        tokens = counted(made_groups(context_policy("constant"), SIZES, groups=1, attempts=2), pack_tokens=10**6)
+        tokens = counted(made_groups(memory_policy("constant"), SIZES, groups=1, attempts=2), pack_tokens=10**6)
         forward = forward_flops(TINY, tokens=tokens.trained, rows=tokens.sampled, pairs=tokens.pairs)
         assert update_flops(TINY, tokens, Passes(), Setup()) == {"before the update": 0, "update": 3 * forward}
         twice = update_flops(TINY, tokens, Passes(trained=2, reference=True), Setup())

@@ -68,13 +68,13 @@ def test_a_verdict_says_what_became_of_a_fact(fact: tuple[str, str, str | None],
 
 
 def test_a_fact_behind_a_handle_is_recoverable():
-    masked = fold(SMALL.messages, "mask(1)")
+    masked = fold(SMALL.messages, "archive(1)")
     found = dict(zip((f.kind for f in SMALL.facts), verdicts(SMALL.facts, masked, SMALL.messages), strict=True))
     assert found["constraint"] is Verdict.RETAINED and found["path"] is Verdict.RECOVERABLE
 
 
 def test_each_memory_keeps_what_it_promises_and_costs_what_it_sends():
-    keep, mask, window, folding, notes = (run(name) for name in ("keep", "mask(2)", "window(2)", "fold(4)", "notes"))
+    keep, mask, window, folding, notes = (run(name) for name in ("full", "archive(2)", "window(2)", "fold(4)", "notes"))
     assert keep.share(Verdict.RETAINED) == folding.share(Verdict.RETAINED) == 1
     assert mask.share(Verdict.RECOVERABLE) > 0.6 and mask.share(Verdict.LOST) == 0
     assert window.share(Verdict.LOST) > 0.6 and window.share(Verdict.RETAINED, "constraint") == 1
@@ -125,7 +125,7 @@ def test_a_model_behind_a_server_writes_the_states():
 
 
 def test_the_command_prints_a_table_json_and_a_page(terminal: Terminal, tmp_path: Path):
-    given = ("probe", "keep", "window(2)", "--count", "1", "--exchanges", "10", "--facts", "8")
+    given = ("probe", "full", "window(2)", "--count", "1", "--exchanges", "10", "--facts", "8")
     code, out, said = terminal(*given, "--plot", tmp_path / "new" / "probe.html")
     assert f"Tables and figures: {tmp_path / 'new' / 'probe.html'}" in said
     assert code == 0 and "window(2)" in out and "100 %" in out
@@ -147,7 +147,7 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
 
     write(lambda record: None)
     assert list(read_transcripts(path)) == [SMALL]
-    assert terminal("probe", "keep", "--transcripts", path)[0] == 0
+    assert terminal("probe", "full", "--transcripts", path)[0] == 0
     for change, why in (
         (lambda r: r["facts"][0].update(kind="rumour"), "unknown kind 'rumour'; known: identifier"),
         (lambda r: r["facts"][0].update(value="nowhere"), "does not contain 'nowhere'"),
@@ -155,10 +155,10 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
         (lambda r: r.pop("facts"), "'facts'"),
     ):
         write(change)
-        code, _, said = terminal("probe", "keep", "--transcripts", path)
+        code, _, said = terminal("probe", "full", "--transcripts", path)
         assert code == 2 and f"{path}:1: not a transcript with facts" in said and why in said
     path.write_text("")
-    code, _, said = terminal("probe", "keep", "--transcripts", path)
+    code, _, said = terminal("probe", "full", "--transcripts", path)
     assert code == 2 and "holds no transcript" in said
 
 

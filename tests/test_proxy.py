@@ -215,7 +215,7 @@ def test_a_stream_that_breaks_breaks_for_the_client_too():
 def test_an_upstream_that_is_not_there_is_a_502_of_one_line():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    proxy = Proxy(to_upstream.Upstream(f"http://127.0.0.1:{port}"), lambda form, tell: Memory("keep", form=form))
+    proxy = Proxy(to_upstream.Upstream(f"http://127.0.0.1:{port}"), lambda form, tell: Memory("full", form=form))
     with app_in_a_thread(proxy, accepts=None) as here:
         answer = HTTP.post(here + CHAT, json=body(CHAT, 1))
     assert answer.status_code == 502

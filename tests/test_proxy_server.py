@@ -51,11 +51,11 @@ def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
         (["--memory", "fold(auto)"], "fold(auto) needs --prices"),
         (["--memory", "fold(0)"], "unknown memory 'fold(0)' (numbers are at least 1)"),
         (["--prices", "free"], "unknown price class 'free'; known: hosted-90"),
-        (["--upstream", "localhost:8000", "--memory", "keep"], "--upstream 'localhost:8000' is no address of a server"),
-        (["--upstream", "http://a:99999", "--memory", "keep"], "is no address of a server"),
-        (["--upstream", "http://u:pass@a", "--memory", "keep"], "must not contain a password"),
-        (["--memory", "keep", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
-        (["--memory", "keep", "--states", "/dev/null/x"], "cannot be made"),
+        (["--upstream", "localhost:8000", "--memory", "full"], "--upstream 'localhost:8000' is no address of a server"),
+        (["--upstream", "http://a:99999", "--memory", "full"], "is no address of a server"),
+        (["--upstream", "http://u:pass@a", "--memory", "full"], "must not contain a password"),
+        (["--memory", "full", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
+        (["--memory", "full", "--states", "/dev/null/x"], "cannot be made"),
     ],
 )
 def test_wrong_arguments_are_explained_on_one_line(
@@ -124,7 +124,7 @@ CLIMBING = (
 def test_a_path_never_leaves_the_upstreams_prefix():
     upstream = Upstream()
     with app_in_a_thread(upstream, accepts=None) as there:
-        proxy = Proxy(to_upstream.Upstream(f"{there}/tenant/one"), lambda form, on_event: Memory("keep", form=form))
+        proxy = Proxy(to_upstream.Upstream(f"{there}/tenant/one"), lambda form, on_event: Memory("full", form=form))
         with app_in_a_thread(proxy, accepts=None) as here:
             for path in CLIMBING:
                 assert sent(here, f"GET {path} HTTP/1.1") == b"HTTP/1.1 400 Bad Request", path

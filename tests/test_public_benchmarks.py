@@ -16,13 +16,13 @@ from worlds import SAMPLING
 from mem1.bench.public.loca import read_loca
 from mem1.bench.public.memory_agent_bench import MemoryAgentBenchTasks, answers_of, parts
 from mem1.bench.results import load_result, save_result
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, TaskSource
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER, SEARCH
 from mem1.records import Ended
 from mem1.retrieval.corpus import read_passages
@@ -146,7 +146,7 @@ def test_a_reader_who_remembers_answers_and_one_who_forgets_does_not(facts):
             engine=ScriptedEngine(codec, script),
             dialogue=TagDialogue(codec),
             environment=made.environment,
-            context=context_policy(context),
+            context=memory_policy(context),
             budget=Budget(completion_extra=300, context=20_000),
         )
         attempts = rollout(tasks, sampling=SAMPLING)
@@ -235,23 +235,23 @@ def test_results_of_loca_bench_become_a_result_of_ours(tmp_path):
 
 def test_a_folder_that_loca_bench_did_not_finish_is_named(tmp_path):
     with pytest.raises(UserError, match=r"results.json cannot be read"):
-        read_loca(tmp_path, memory="keep", level=8)
+        read_loca(tmp_path, memory="full", level=8)
     folder = loca_output(tmp_path / "out")
     evaluated = folder / "tasks/CanvasListTestS2LEnv/state0/eval.json"
     for accuracy in (7, None, True, "1"):
         write_json(evaluated, {"status": "success", "accuracy": accuracy, "steps": 1})
         with pytest.raises(UserError, match="accuracy must be a number from 0 to 1"):
-            read_loca(folder, memory="keep", level=8)
+            read_loca(folder, memory="full", level=8)
     write_json(evaluated, {"status": "success", "accuracy": 1, "steps": 1})
     write_json(evaluated.with_name("token_stats.json"), {"usage_tracking": [{"prompt_tokens": "many"}]})
     with pytest.raises(UserError, match="prompt_tokens of every call must be a whole number, not 'many'"):
-        read_loca(folder, memory="keep", level=8)
+        read_loca(folder, memory="full", level=8)
     write_json(folder / "results.json", {"metadata": {}})
     with pytest.raises(UserError, match="names no model"):
-        read_loca(folder, memory="keep", level=8)
+        read_loca(folder, memory="full", level=8)
     write_json(_made(tmp_path / "empty" / "results.json"), {"metadata": {"model": "m"}})
     with pytest.raises(UserError, match="did loca run finish a task"):
-        read_loca(tmp_path / "empty", memory="keep", level=8)
+        read_loca(tmp_path / "empty", memory="full", level=8)
 
 
 def test_browsecomp_plus_is_searched_in_its_own_documents(tmp_path):

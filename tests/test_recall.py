@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from worlds import replay, rollout, task
 
-from mem1.contexts import context_policy, recalled
-from mem1.contexts.recall import NOTHING
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.envs.search import SearchEnvironment
+from mem1.memory import memory_policy, recalled
+from mem1.memory.recall import NOTHING
 from mem1.protocol import PAPER, PAPER_RECALL, SEARCH_R1
 from mem1.records import Ended, Passage, Trajectory, Turn
 from mem1.training.checks import reencoded_share
@@ -30,7 +30,7 @@ SEEN = [turn("Oslo", "Oslo is a harbour."), turn("Bergen", "Bergen has a harbour
 
 
 def reply(query: str, turns: Sequence[Turn] = SEEN, policy: str = "constant") -> str:
-    return recalled(context_policy(policy), [*turns, replace(turn(query), action="recall")])
+    return recalled(memory_policy(policy), [*turns, replace(turn(query), action="recall")])
 
 
 @pytest.mark.parametrize("query", ["2", "turn 2", "Turn 2"])

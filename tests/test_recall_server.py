@@ -38,7 +38,7 @@ def test_a_conversation_that_an_agent_saved_is_read_by_another_through_the_serve
     log = tmp_path / "conversation.jsonl"
     first = mem1.Agent(Script(*[calls(("search", '{"query": "Oslo"}'))] * 2, said("ok")), tools=[search])
     first.run("go").save(log)
-    seen = fold(first.messages, "mask(2)", bounds=Bounds(result=200))
+    seen = fold(first.messages, "archive(2)", bounds=Bounds(result=200))
     handles = re.findall(r'recall\("(r[0-9a-f]{8})"(?:, start=(\d+))?', json.dumps(seen).replace('\\"', '"'))
     assert len(handles) == 2 and handles[1][1]
     whole = search("Oslo")
@@ -56,7 +56,7 @@ def test_a_conversation_that_an_agent_saved_is_read_by_another_through_the_serve
         later = mem1.Agent(Script(calls(("search", '{"query": "Bergen"}')), said("ok")), tools=[search]).run("go")
         added = [json.dumps(message) for message in later.messages]
         log.write_text("\n".join([*lines, *added]) + '\n{"role": "us', "utf-8")  # another line is being written
-        found = fold([*first.messages, *later.messages], "mask(1)")[-2]["content"]
+        found = fold([*first.messages, *later.messages], "archive(1)")[-2]["content"]
         (handle,) = re.findall(r'recall\("(r[0-9a-f]{8})"\)', found)
         assert tool.call({"handle": handle}) == search("Bergen")
     finally:

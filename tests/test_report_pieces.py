@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
 from worlds import SAMPLING, replay, rollout, shelf, task
 
-from mem1.contexts import Capped, ContextPolicy, Full, NoMemory, next_context
 from mem1.engines.codec import Codec
 from mem1.evaluation.fact_retention import facts_of
 from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
 from mem1.evaluation.report.viewer_data import PageData, changes, compressed, facts_by_turn
+from mem1.memory import Capped, Full, MemoryPolicy, NoMemory, next_context
 from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.training.weights.policy import SHIPPED, SHIPPED_SHOP, policy_folder
@@ -92,7 +92,7 @@ def numbers(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
 
 
-def following(policy: ContextPolicy, *turns: Turn) -> Turn:
+def following(policy: MemoryPolicy, *turns: Turn) -> Turn:
     """The turn that a policy's next context begins."""
     context = next_context(policy, (0,), turns)
     origins = context.origins

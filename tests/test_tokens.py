@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mem1.contexts import context_policy, next_context
 from mem1.evaluation.tokens import (
     ModelShape,
     appended_peak_tokens,
@@ -26,6 +25,7 @@ from mem1.evaluation.tokens import (
     state_tokens,
     total_tokens,
 )
+from mem1.memory import memory_policy, next_context
 from mem1.prices import PrefixCache, PriceClass, Prices
 from mem1.records import Trajectory, Turn
 
@@ -41,7 +41,7 @@ def ids(letters: str) -> tuple[int, ...]:
 def attempt(policy: str) -> Trajectory:
     turns: list[Turn] = []
     for completion, result in zip(COMPLETIONS, RESULTS, strict=True):
-        context = next_context(context_policy(policy), ids("pq"), turns)
+        context = next_context(memory_policy(policy), ids("pq"), turns)
         turns.append(
             Turn(
                 context_ids=context.ids,

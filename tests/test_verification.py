@@ -15,7 +15,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from mem1.algorithms.channels import Channels
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
@@ -23,6 +22,7 @@ from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.packing import TokenTree, pack, visible
 from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY, RELEASED, SUMMARY, Tags
 from mem1.records import Ended, Group, Trajectory
@@ -76,7 +76,7 @@ def expert_groups(model: PreTrainedModel, source: TaskSource) -> list[Group]:
             engine=ScriptedEngine(CODEC, expert),
             dialogue=TagDialogue(CODEC),
             environment=source.environment,
-            context=context_policy("constant"),
+            context=memory_policy("constant"),
         )
         attempts.append(rollout(tasks, sampling=Sampling()))
     return [Group(trajectories=tuple(_with_logprobs(model, t) for t in pair)) for pair in zip(*attempts, strict=True)]
@@ -130,7 +130,7 @@ def test_the_local_engines_own_log_probs_pass_at_the_temperature_of_sampling_and
         engine=LocalEngine(model, CODEC, PAPER.stop_strings),
         dialogue=TagDialogue(CODEC),
         environment=source.environment,
-        context=context_policy("constant"),
+        context=memory_policy("constant"),
         budget=Budget(completion_extra=1),
     )
     attempts = rollout(source.tasks(objectives=2, count=2, seed=0), sampling=Sampling(temperature=0.7))
@@ -325,7 +325,7 @@ def steered(
         engine=LocalEngine(model, codec, tags.stop_strings, steering=Forced(TagDialogue(codec, tags))),
         dialogue=TagDialogue(codec, tags),
         environment=source.environment,
-        context=context_policy(context),
+        context=memory_policy(context),
         budget=budget or Budget(),
     )(source.tasks(objectives=2, count=1, seed=0) * 2, sampling=Sampling())
 

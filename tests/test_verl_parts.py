@@ -25,12 +25,12 @@ from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 from mem1.algorithms.group import Grpo, ReinforcePlusPlus
 from mem1.cli.main import app
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, Script
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, RowGroup, estimators, row_advantages, row_groups, trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
 from mem1.extras.verl.settings import check_one_step, check_trainer, read_row, read_settings, write_tasks
+from mem1.memory import memory_policy
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.records import Ended
@@ -350,7 +350,7 @@ def test_the_shipped_configuration_says_the_same_as_the_recipe_that_it_names():
 
 
 def test_the_shipped_configuration_is_accepted_and_its_mini_batch_holds_every_context_of_a_step():
-    config, context = shipped(), context_policy(recipe().context)
+    config, context = shipped(), memory_policy(recipe().context)
     check_trainer(config, recipe().budget)
     turns = recipe().tasks.turn_limit.turns(2)  # pyright: ignore[reportAttributeAccessIssue]  # not every kind has one
     assert turns == 6
@@ -358,7 +358,7 @@ def test_the_shipped_configuration_is_accepted_and_its_mini_batch_holds_every_co
     with pytest.raises(UserError, match="set it to 112"):
         check_one_step(config, task("x", turns=7), context)
     with pytest.raises(UserError, match="set it to 192"):
-        check_one_step(config, task("x", turns=6), context_policy("summary(100)"))
+        check_one_step(config, task("x", turns=6), memory_policy("summary(100)"))
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ from verl.utils.config import validate_config
 from worlds import CODEC, SMALL
 
 from mem1.configuration import load_toml
-from mem1.contexts import context_policy
 from mem1.engines.chat_template import ChatTemplate
 from mem1.extras.verl.settings import check_one_step, check_trainer, read_row
+from mem1.memory import memory_policy
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
 from mem1.training.loop.recipe import Recipe
@@ -120,7 +120,7 @@ def test_the_settings_of_the_pages_table_make_one_optimiser_step_that_the_gpus_s
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     (any_task,) = SMALL.source("train", PAPER).tasks(objectives=2, count=1, seed=0)
     task = replace(any_task, turn_limit=recipe.tasks.turn_limit.turns(2))  # type: ignore[attr-defined]
-    check_one_step(plain, task, context_policy(recipe.context))
+    check_one_step(plain, task, memory_policy(recipe.context))
     assert actor.ppo_mini_batch_size == task.turn_limit * config.data.train_batch_size
     assert (actor.ppo_mini_batch_size * rollout.n) % gpus == 0
     assert config.data.train_batch_size * rollout.n == 16 * gpus / rollout.tensor_model_parallel_size

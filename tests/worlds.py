@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mem1.contexts import context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine, Sampling, Script, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Environment
 from mem1.envs.search import SearchEnvironment
+from mem1.memory import memory_policy
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
@@ -60,7 +60,7 @@ def rollout(
         engine=ScriptedEngine(codec, script) if callable(script) else script,
         dialogue=TagDialogue(codec, tags),
         environment=environment,
-        context=context_policy(context),
+        context=memory_policy(context),
         budget=budget or Budget(),
     )
 

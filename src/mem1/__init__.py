@@ -6,7 +6,7 @@
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
 Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
-prices, messages, scoring, contexts, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing,
+prices, memory, messages, scoring, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing,
 algorithms, training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is
 imported when it is first used.
 """
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mem1.algorithms.base import Algorithm, ClippedAlgorithm
     from mem1.api import connect, evaluate, load_recipe, train
     from mem1.configuration import Config
-    from mem1.contexts import ContextPolicy, Kept, Selection, context_policy
     from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
     from mem1.endpoint.client import act
     from mem1.engines.base import Completion, Engine, Sampling, ScriptedEngine
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from mem1.envs.tasks import TasksConfig
     from mem1.errors import UserError
     from mem1.evaluation.metrics import Row
+    from mem1.memory import Kept, MemoryPolicy, Selection, memory_policy
     from mem1.packing import pack
     from mem1.protocol import PAPER, RELEASED, Tags, parse
     from mem1.records import Ended, Group, Passage, Question, Task, Trajectory, Turn
@@ -58,7 +58,7 @@ _HOMES = {
     "mem1.algorithms.base": "Algorithm ClippedAlgorithm",
     "mem1.api": "connect evaluate load_recipe train",
     "mem1.configuration": "Config",
-    "mem1.contexts": "ContextPolicy Kept Selection context_policy",
+    "mem1.memory": "MemoryPolicy Kept Selection memory_policy",
     "mem1.dialogue": "Dialogue NativeDialogue TagDialogue",
     "mem1.endpoint.client": "act",
     "mem1.engines.base": "Completion Engine Sampling ScriptedEngine",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from mem1.configuration.vocabulary import Parse, Vocabulary
 from mem1.errors import UserError
-from mem1.records import Span
+from mem1.records import Span, note_role
 from mem1.registry import register
 from mem1.sanitize import strip_brackets
 
@@ -55,7 +55,7 @@ class Tags:
     thought: str | None = None
     """Tag of reasoning that does *not* survive into the next context; None: only the state is written."""
     note: str | None = None
-    """Tag of what stays until it is replaced (`mem1.contexts.notes`); a completion may have several. None: no notes."""
+    """Tag of what stays until it is replaced (`mem1.memory.notes`); a completion may have several. None: no notes."""
     hint: str = "HINT"
     """Tag, in square brackets, of the turns-left hint at the head of each result."""
     turns_left: str = " You have {turns} turns left. "
@@ -235,11 +235,6 @@ class Parsed:
     """Roles "thought", "state", "action" where present; "state_text" is the state (or summary) without its tags, "rest"
     is text after the action, which only `parse = "released"` allows. Thought and rest do not survive. Notes have the
     roles of `note_role`."""
-
-
-def note_role(position: int) -> str:
-    """The role of a note among those of its completion: "note", "note 2", "note 3" for the positions 0, 1, 2."""
-    return f"{NOTE} {position + 1}" if position else NOTE
 
 
 class Block(NamedTuple):

@@ -163,6 +163,11 @@ class Task:
         return tuple(depths)
 
 
+def note_role(position: int) -> str:
+    """The role of a note among those of its completion: "note", "note 2", "note 3" for the positions 0, 1, 2."""
+    return f"note {position + 1}" if position else "note"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One call of the policy: the exact tokens it was given and the exact tokens it sampled."""
@@ -198,7 +203,7 @@ class Turn:
     """Origins of the tokens of `context_ids` after the prompt, in order; empty: not recorded, or no such tokens."""
     completion_spans: Mapping[str, Span] = field(default_factory=dict)
     """Ranges of `completion_ids` by role: "thought", "state", "action", "state_text" (the state without tags),
-    "rest" (text after the action, which does not survive) and "note", "note 2", ... (notes with their tags)."""
+    "rest" (text after the action, which does not survive) and those of `note_role` (notes with their tags)."""
     weights_versions: tuple[VersionRun, ...] = ()
     """Versions of the weights that sampled the completion, in the order of its tokens, as a server reports them.
     Several if weights changed in the middle; empty: not recorded."""
@@ -226,6 +231,32 @@ class Turn:
     def prefill_ids(self) -> tuple[int, ...]:
         """The opened tag at the end of the context of a prefilled turn; empty for other turns."""
         return self.context_ids[max(stop for _, stop in self.context_spans.values()) :] if self.prefilled else ()
+
+    @property
+    def words(self) -> str:
+        """State, action and result as one text."""
+        return f"{self.state} {self.content} {self.observation}"
+
+    @property
+    def said_tokens(self) -> int:
+        """Number of tokens that it adds: a prefilled tag and the completion."""
+        return len(self.prefill_ids) + len(self.completion_ids)
+
+    @property
+    def result_tokens(self) -> int:
+        """Number of tokens of the environment's reply."""
+        return len(self.observation_ids)
+
+    @property
+    def state_tokens(self) -> int:
+        """Number of tokens of the state's or summary's text, without tags."""
+        start, stop = self.completion_spans.get("state_text", (0, 0))
+        return stop - start
+
+    def note_tokens(self, position: int) -> int:
+        """Number of tokens of the note at this position, tags included."""
+        start, stop = self.completion_spans[note_role(position)]
+        return stop - start
 
     @property
     def prompt_tokens(self) -> int:

@@ -152,10 +152,9 @@ class _Register:
     """Functions or classes that take the environment of a task configuration and return the one to use."""
     reward: Registry = Registry("reward", {})
     """Functions (task, attempt) -> reward."""
-    context: Registry = Registry("context", "mem1.contexts.policies:POLICIES")
-    """Context policies, or functions and classes that make one from whole numbers."""
-    memory: Registry = Registry("memory", "mem1.messages.policies:POLICIES")
-    """Memories of chat agents (`mem1.messages.Policy`), or classes that make one from whole numbers."""
+    memory: Registry = Registry("memory", "mem1.memory.policies:POLICIES")
+    """Memories, for trained policies and chat agents (`mem1.MemoryPolicy`), or classes that make one from whole
+    numbers."""
     prompt: Registry = Registry("prompt", "mem1.tasks.prompts:PROMPTS")
     """`mem1.tasks.prompts.Prompt`."""
     dataset: Registry = Registry("dataset", "mem1.tasks.datasets.reading:FORMATS")

@@ -22,13 +22,13 @@ from pydantic import Field
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import ContextPolicy, answer_from, next_context, recalled
 from mem1.dialogue import Dialogue, Shown, turn_of
 from mem1.engines.base import Completion, Engine, Sampling, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
+from mem1.memory import Fold, MemoryPolicy, answer_from, next_context, recalled
 from mem1.net.threads import in_parallel
-from mem1.protocol import ANSWER, MALFORMED, RECALL, SUMMARY, Tags
+from mem1.protocol import ANSWER, MALFORMED, NOTE, RECALL, SUMMARY, Tags
 from mem1.records import Ended, Task, Trajectory, Turn
 from mem1.scoring import measurement, number
 
@@ -137,17 +137,19 @@ def _read(what: str, read: Callable[[Any], Value], value: Any, attempt: Trajecto
         ) from error
 
 
-def check_vocabulary(context: ContextPolicy, tags: Tags, *, in_tags: bool) -> None:
+def check_vocabulary(context: MemoryPolicy, tags: Tags, *, in_tags: bool) -> None:
     """Raises UserError where the vocabulary lacks a tag that the policy needs; `in_tags`: the dialogue writes them."""
-    requested = context.requested_action
-    if in_tags and requested is not None and requested not in tags.action_tags:
+    for asked in sorted(context.asks & {SUMMARY, RECALL}):
+        if in_tags and asked not in tags.action_tags:
+            raise UserError(
+                f"the memory {context.name} asks for a {asked}, but the vocabulary {tags.name!r} has no tag for it; "
+                f"choose one that has, such as paper-{asked} or released-{asked}"
+            )
+    if context == Fold(None):
+        raise UserError("fold(auto) is a memory of chat agents: it needs prices; give a number, such as fold(4)")
+    if NOTE in context.asks and (tags.note is None or not in_tags):
         raise UserError(
-            f"the context policy {context.name} requests a {requested}, but the vocabulary {tags.name!r} "
-            f"has no tag for it; choose one that has, such as paper-{requested} or released-{requested}"
-        )
-    if context.needs_notes and (tags.note is None or not in_tags):
-        raise UserError(
-            f"the context policy {context.name} keeps notes, but "
+            f"the memory {context.name} keeps notes, but "
             + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
             + "; choose vocabulary = 'paper-notes', 'released-notes' or 'paper-shop-notes', without [chat]"
         )
@@ -157,7 +159,7 @@ def check_vocabulary(context: ContextPolicy, tags: Tags, *, in_tags: bool) -> No
 class Rollout(RolloutParts):
     """Everything but the tasks; call it with tasks, as often as needed."""
 
-    context: ContextPolicy
+    context: MemoryPolicy
 
     def __post_init__(self) -> None:
         check_vocabulary(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)

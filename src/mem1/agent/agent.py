@@ -30,7 +30,8 @@ from mem1.agent.tools import Outcome, Tool, error, outcome_of, tool_of
 from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
-from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, Policy, check
+from mem1.memory import MemoryPolicy
+from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, check
 from mem1.messages.transcript import Call, Message, texts
 from mem1.net.threads import Pool
 from mem1.prices import PriceClass
@@ -75,7 +76,7 @@ class Agent:
     api_key_env     environment variable with the API key
     settings        what every request holds besides: {"temperature": 0, "max_tokens": 4_000}
     tools           functions with type hints and a docstring, `McpServer`s, `Tool`s
-    memory          a policy of mem1.messages, by name or of your own
+    memory          a memory of mem1.memory, by name or of your own
     instructions    the system message
     bounds          limits of tool results, state and prompt
     prices          a name of mem1.prices.PRICE_CLASSES, or your own: for costs and fold(auto)
@@ -94,7 +95,7 @@ class Agent:
         api_key_env: str | None = None,
         settings: Mapping[str, Any] | None = None,
         tools: Sequence[Callable[..., Any] | McpServer | Tool] = (),
-        memory: str | Policy = MEMORY,
+        memory: str | MemoryPolicy = MEMORY,
         instructions: str | None = None,
         bounds: Bounds = Bounds(result=RESULT_TOKENS),  # noqa: B008  (frozen)
         prices: str | PriceClass | None = None,

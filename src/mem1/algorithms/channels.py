@@ -36,8 +36,8 @@ from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
 from mem1.algorithms.group import centred_advantages, normalised_advantages
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
-from mem1.contexts import memory_spans
 from mem1.errors import UserError
+from mem1.memory import memory_spans
 from mem1.protocol import ANSWER, SUMMARY
 from mem1.records import UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
 from mem1.registry import register

@@ -1,7 +1,7 @@
 """What a run will cost, before anything is asked: the scripted solver plays tasks of the cells as a chat agent.
 
-    estimates(suite, ["keep", "fold(8)"], seed=0, prices=price_class("hosted-90"))
-    ->  [Estimated(memory="keep", tasks=240, fresh=410_000, cached=1_400_000, output=60_000, cost=2.6), ...]
+    estimates(suite, ["full", "fold(8)"], seed=0, prices=price_class("hosted-90"))
+    ->  [Estimated(memory="full", tasks=240, fresh=410_000, cached=1_400_000, output=60_000, cost=2.6), ...]
 
 It goes through the real agent and memory, at four characters a token. Of each cell it plays a few tasks and counts them
 as often as there are tasks. Of cells whose tasks are long it plays none: what grows with every turn grows with the

@@ -1,7 +1,7 @@
 """Every reply of a model, on the disk before it is used, so that nothing that was answered is asked twice.
 
 journal = Journal(folder / "journal.jsonl")
-call = Call(task="independent-1-n4-seed0-2", memory="keep", number=3, request=digest_of(request))
+call = Call(task="independent-1-n4-seed0-2", memory="full", number=3, request=digest_of(request))
 journal.find(call)          the reply that an earlier process got, or None
 journal.add(call, reply)    one line of JSON, forced to the disk
 """

@@ -1,7 +1,7 @@
 """One self-contained HTML page about results of the benchmark: scores, what they cost, differences, and every task.
 
     write_page("runs/qwen/bench.html", sides_of(result))
-    write_page("compared.html", [Side(result=a, memory="keep"), Side(result=b, memory="notes")])
+    write_page("compared.html", [Side(result=a, memory="full"), Side(result=b, memory="notes")])
 
 It is made of the parts of the report on a run (`mem1.evaluation.report`): style, theme, figures. Names and details come
 from result files that anybody may have written; they are shown as text, and the page loads nothing from anywhere.

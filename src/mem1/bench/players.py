@@ -1,6 +1,6 @@
 """Who can take the benchmark: a port with one method, and what every kind of player makes attempts of.
 
-    player.attempts(drawn, tasks, "keep", stopped)    ->    an Attempt per task; none of those cut off by `stopped`
+    player.attempts(drawn, tasks, "full", stopped)    ->    an Attempt per task; none of those cut off by `stopped`
 
 `mem1.bench.chat` has models that speak in chat messages, `mem1.bench.policies` those that speak in tags.
 """

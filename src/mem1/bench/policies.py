@@ -20,13 +20,13 @@ from mem1.bench.results import Attempt, Spent
 from mem1.bench.scripted import remembers, script_of
 from mem1.bench.suites import Drawn
 from mem1.configuration.model import MOST_TOKENS
-from mem1.contexts import ContextPolicy, context_policy
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine, Sampling, ScriptedEngine, new_session
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
 from mem1.evaluation.tokens import attempt_cost, cached_by_turn, peak_tokens
+from mem1.memory import MemoryPolicy, memory_policy
 from mem1.prices import PriceClass
 from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory
@@ -60,15 +60,15 @@ class TagPlayer:
     at_a_time = 1
 
     def check(self, memory: str) -> None:
-        name = context_policy(memory).name
+        name = memory_policy(memory).name
         if self.state is not None and name != "constant":
             raise UserError(f"a script's state is limited under the memory constant, not under {name}")
 
     def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
         del stopped  # a batch is finished
-        context = context_policy(memory)
+        context = memory_policy(memory)
         if self.state is not None and not remembers(drawn):  # its solver cannot forget by itself
-            context = context_policy(f"capped({self.state})" if self.state else "none")
+            context = memory_policy(f"capped({self.state})" if self.state else "none")
         tags = _fitting(drawn.tags, context)
         rollout = Rollout(
             engine=self.engine(drawn, tasks),
@@ -151,11 +151,11 @@ def script_player(name: str, *, state: int | None, prices: PriceClass | None = N
     )
 
 
-def _fitting(tags: Tags, context: ContextPolicy) -> Tags:
+def _fitting(tags: Tags, context: MemoryPolicy) -> Tags:
     """The vocabulary with what the memory needs."""
-    if context.needs_notes and tags.note is None:
+    if NOTE in context.asks and tags.note is None:
         tags = replace(tags, name=f"{tags.name}-{NOTE}", note=NOTE)
-    return _with_summary(tags) if context.requested_action == SUMMARY else tags
+    return _with_summary(tags) if SUMMARY in context.asks else tags
 
 
 def _with_summary(tags: Tags) -> Tags:

@@ -1,7 +1,7 @@
 """What a run of the benchmark found: one record per attempted task, and the file that holds them.
 
     {"format": "mem1-bench/1", "canary": "...", "digest": "9f3c...", "suite": "quick", "seed": 0, ..., "attempts": [
-      {"task": "independent-n4-seed0-2", "family": "independent", "level": 1, "objectives": 4, "memory": "keep",
+      {"task": "independent-n4-seed0-2", "family": "independent", "level": 1, "objectives": 4, "memory": "full",
        "right": [1, 1, 0, 1], "ended": "answered", ...}, ...]}
 
 Two results are comparable where they attempted the same tasks: same suite, same seed, same version of the tasks. What
@@ -63,7 +63,7 @@ class Attempt:
     level: int
     objectives: int
     memory: str
-    """Name of the memory, such as "keep" or "fold(auto)"."""
+    """Name of the memory, such as "full" or "fold(auto)"."""
     right: tuple[float, ...]
     """Exact match per objective, 0 or 1; all 0 for an attempt that failed."""
     ended: str

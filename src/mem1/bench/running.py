@@ -1,6 +1,6 @@
 """One run of the benchmark in a folder: killed at any moment, the same command goes on and has the same result.
 
-    run(lambda journal: player, suite, ["keep", "notes"], seed=0, folder=Path("runs/bench/qwen"))  ->  Result
+    run(lambda journal: player, suite, ["full", "notes"], seed=0, folder=Path("runs/bench/qwen"))  ->  Result
 
     run.json         who was asked what: another player, suite or seed needs another folder
     journal.jsonl    each reply of a server, before it is used

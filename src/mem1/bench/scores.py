@@ -1,8 +1,8 @@
 """What a result of the benchmark says: per memory and family a score, and what it cost; and which of two is better.
 
-    score_of(result.of("keep"))
+    score_of(result.of("full"))
     ->  Score(area=Estimate(0.71, 0.64, 0.78), points=(Point(level=1, objectives=1, accuracy=...), ...), spent=...)
-    compare(Side(a, "keep"), Side(b, "notes"))
+    compare(Side(a, "full"), Side(b, "notes"))
     ->  Compared(tasks=240, families=(Difference(family="chain", area=Estimate(0.12, 0.05, 0.19), ...), ...))
 
 A family's score is the area under accuracy over log2 N, by trapezoids, divided by the range of log2 N; with a single N

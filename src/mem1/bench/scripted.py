@@ -20,12 +20,13 @@ from typing import Any
 from mem1.bench.chat import ChatPlayer, Complete
 from mem1.bench.suites import Drawn
 from mem1.engines.base import Script
-from mem1.messages import Bounds, Past, Stays, policy_of
+from mem1.memory import STATE, memory_policy
+from mem1.messages import Bounds
 from mem1.messages.transcript import ASK, Message, texts
 from mem1.net.spending import Usage
 from mem1.prices import PriceClass
-from mem1.protocol import ANSWER, observation, parse, tagged
-from mem1.records import Task
+from mem1.protocol import ANSWER, NOTE, SUMMARY, observation, parse, tagged
+from mem1.records import Task, Turn
 
 _MEMORY = re.compile(r"\s*<memory>\n(.*)\n</memory>\Z", re.DOTALL)
 _LEFT = re.compile(r"\[(?:(\d+) \w+ left|No \w+ are left[^\]]*)\]\n|error: no \w+ are left")
@@ -66,14 +67,14 @@ def scripted_player(
     )
 
 
-def scripted_chat(drawn: Drawn, memory: str = "keep", state: int = Bounds().state) -> Complete:
+def scripted_chat(drawn: Drawn, memory: str = "full", state: int = Bounds().state) -> Complete:
     """The scripted solver as a chat model that calls the tool of these tasks.
 
     It writes down what its memory would lose otherwise: nothing where results stay or the model will be asked for a
     state, which has at most `state` tokens; what a result has just shown where the notes stay; else all that it knows.
     """
-    stays = policy_of(memory).stays(Past(age=10**6, before_state=0))
-    each = {Stays.WHOLE: 0, Stays.NOTE: _LINE, Stays.CALLS: _LINE, Stays.NOTHING: state - _PLACE}[stays]
+    asks = memory_policy(memory).asks
+    each = _LINE if NOTE in asks else 0 if asks & {STATE, SUMMARY} else _lost(memory, state)
     works, writes = (script_of(drawn, drawn.tasks, tokens) for tokens in (each, state - _PLACE))
 
     def complete(messages: list[Message], tools: list[Message]) -> tuple[Mapping[str, Any], Usage]:
@@ -85,11 +86,20 @@ def scripted_chat(drawn: Drawn, memory: str = "keep", state: int = Bounds().stat
         elif said.kind == ANSWER:
             message = {"role": "assistant", "content": said.content}
         else:
-            notes = f"<note>{said.state}</note>" if stays is Stays.NOTE else said.state or None
+            notes = f"<note>{said.state}</note>" if NOTE in asks else said.state or None
             message = {"role": "assistant", "content": notes, "tool_calls": [_call(said.content, tools)]}
         return {"choices": [{"message": message, "finish_reason": "stop"}]}, Usage()
 
     return complete
+
+
+def _lost(memory: str, state: int) -> int:
+    """Tokens that the script writes with each turn, for a memory that asks for nothing."""
+    turns = [Turn(context_ids=(0,), completion_ids=(0,) * state) for _ in range(_MANY)]
+    oldest = next((kept for kept in memory_policy(memory).select(turns).kept if kept.turn is turns[0]), None)
+    if oldest is None:
+        return state - _PLACE
+    return 0 if oldest.result else _LINE
 
 
 def in_tags(messages: Sequence[Message], drawn: Drawn) -> str:

@@ -1,7 +1,7 @@
 """The tables of a result as texts, for the terminal and for the page.
 
 score_table(sides)     memory      chain                budget               all
-                       keep        0.71 [0.64, 0.78]    0.52 [0.44, 0.60]    0.62 [0.56, 0.67]
+                       full        0.71 [0.64, 0.78]    0.52 [0.44, 0.60]    0.62 [0.56, 0.67]
 spent_table(sides)     right answers, tokens and cost per right answer, peaks
 difference_table(...)  the second minus the first of each pair, * where the interval excludes 0
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mem1.bench.suites import Suite
     from mem1.prices import PriceClass
 
-_CHAT, _TAGS = ("keep", "fold(8)"), ("constant",)
+_CHAT, _TAGS = ("full", "fold(8)"), ("constant",)
 """Memories of a chat agent and of a policy where none are given."""
 _STATES: Mapping[str, int | None] = {"unlimited": None, "none": 0, "50": 50, "200": 200, "1000": 1000}
 """Script -> tokens that its states may have."""
@@ -55,9 +55,8 @@ def command(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: keep, mask(k), window(k), fold(k), fold(auto), notes; in tags (policy, script) "
-            "constant, notes, full, masked, summary(n), fold(k), window(k).",
-            show_default="keep,fold(8); constant",
+            help="Comma-separated: full, constant, fold(k), notes, notebook(k), summary(n), masked(k), window(k), ...",
+            show_default="full,fold(8); of a policy, constant",
         ),
     ] = None,
     families: Annotated[str | None, typer.Option(help="Comma-separated families of the suite. Default: all.")] = None,
@@ -91,7 +90,7 @@ def command(
     What it will cost is estimated first. A run that was stopped goes on with the same command; nothing is asked twice.
 
     \b
-    mem1 bench --base-url http://127.0.0.1:8000/v1 --model qwen --memory keep,notes
+    mem1 bench --base-url http://127.0.0.1:8000/v1 --model qwen --memory full,notes
     mem1 bench --base-url https://api.example.com/v1 --model m --api-key-env KEY --prices hosted-50 --max-cost 5
     mem1 bench --policy runs/a/policy --memory constant,full
     mem1 bench compare runs/bench/a runs/bench/b
@@ -223,7 +222,7 @@ def _scripted(script: str, chat: bool, prices: PriceClass | None) -> _Taker:
 
 
 def _policy(path: str, device: str, prices: PriceClass | None) -> _Taker:
-    from mem1.contexts import context_policy
+    from mem1.memory import memory_policy
 
     def player(journal: Journal) -> Player:
         from mem1.bench.policies import policy_player
@@ -231,7 +230,7 @@ def _policy(path: str, device: str, prices: PriceClass | None) -> _Taker:
         del journal  # nothing is asked of a server
         return policy_player(path, device=device, prices=prices)
 
-    return _Taker(name=Path(path).name, memories=_TAGS, check=context_policy, player=player)
+    return _Taker(name=Path(path).name, memories=_TAGS, check=memory_policy, player=player)
 
 
 def _settings(given: Sequence[str]) -> dict[str, Any]:

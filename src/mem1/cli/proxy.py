@@ -42,11 +42,12 @@ def command(
     Folds what is sent to /v1/chat/completions and /v1/messages; all else, and whatever is in doubt, goes on unchanged.
     """
     from mem1.cli.progress import say, stderr
-    from mem1.messages import Bounds, Fold, Keep, policy_of
+    from mem1.memory import Fold, Full, memory_policy
+    from mem1.messages import Bounds
     from mem1.net.web_server import check_packages
     from mem1.prices import price_class
 
-    chosen = policy_of(memory)
+    chosen = memory_policy(memory)
     known = None if prices is None else price_class(prices)
     if chosen == Fold(None) and known is None:
         raise UserError("fold(auto) needs --prices, such as --prices hosted-90; docs/cost.md has the classes")
@@ -59,7 +60,7 @@ def command(
         if file is not None:
             make_folder_of(file)
     work_begins()
-    if not isinstance(chosen, Keep) and chosen != Fold(None):
+    if not isinstance(chosen, Full) and chosen != Fold(None):
         say(
             f"{memory} changes prompts that the provider has cached, whether or not that costs more than it saves; "
             "fold(auto) folds only where it saves money",

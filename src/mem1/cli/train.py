@@ -225,11 +225,12 @@ def quickstart(
 ) -> None:
     """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
     from mem1.api import load_recipe
-    from mem1.contexts import context_policy
+    from mem1.memory import memory_policy
+    from mem1.protocol import NOTE
 
     folder = out or Path("runs") / ("quickstart" + ("" if context == MEMORY else f"-{context}") + f"-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    overrides += () if context_policy(context).needs_notes else WITHOUT_NOTES
+    overrides += () if NOTE in memory_policy(context).asks else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")

@@ -5,7 +5,7 @@
     -> the model's completion, read as a turn               dialogue.read(...), dialogue.actions(turn)
     + the environment's replies to its actions              dialogue.replies([...])
 
-Everything is encoded once; a context policy puts the pieces together (`mem1.contexts`).
+Everything is encoded once; a context policy puts the pieces together (`mem1.memory`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from mem1.contexts import Context
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
+from mem1.memory import Context
 from mem1.protocol import Filled, Tags
 from mem1.records import Span, Task, Turn
 

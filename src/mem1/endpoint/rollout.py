@@ -40,10 +40,10 @@ from mem1.rollout import RolloutParts, attempt_numbers
 
 @dataclass(frozen=True)
 class _Named:
-    """Stands where a context policy would: the agent makes its contexts."""
+    """Stands where a memory would: the agent makes its contexts."""
 
     name: str
-    requested_action: str | None = None
+    asks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

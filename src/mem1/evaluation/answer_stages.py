@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from mem1.contexts import notebook
 from mem1.evaluation.fact_retention import Fact, facts_of, follow, holds
+from mem1.memory import notebook
 from mem1.records import Trajectory, Turn
 
 Decode = Callable[[Sequence[int]], str]

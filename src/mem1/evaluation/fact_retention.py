@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from mem1.contexts import notebook
+from mem1.memory import notebook
 from mem1.protocol import ANSWER, SUMMARY, without_hint
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.scoring import normalize

@@ -54,12 +54,12 @@ def bench(
     suite: str = "quick",
     seed: int = 0,
     families: str | list[str] = "",
-    memory: str = "keep",
+    memory: str = "full",
     threshold: int = 8_000,
 ) -> Task:
     """The tasks of a suite; `families` as a list or separated by commas, none: all.
 
-    `memory`: a policy of `mem1.messages`, which folds when a prompt exceeds `threshold` tokens; keep: none. Raises
+    `memory`: a memory of `mem1.memory`, which folds when a prompt exceeds `threshold` tokens; full: none. Raises
     UserError for what the suite does not have.
     """
     families = families if isinstance(families, str) else ",".join(families)
@@ -129,10 +129,10 @@ def _tool(drawn: Drawn, tools: Tools) -> ToolDef:
 
 
 @solver
-def worker(memory: str = "keep", threshold: int = 8_000) -> Solver:
+def worker(memory: str = "full", threshold: int = 8_000) -> Solver:
     """Calls the tool until it answers, is out of turns, or has bought everything; with a memory."""
     compaction = None
-    if memory != "keep":
+    if memory != "full":
         compaction = MemoryCompaction(memory, threshold=threshold, bounds=Bounds(handles=False))
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

@@ -6,27 +6,16 @@ from mem1.messages.bounds import UNBOUNDED, Bounds
 from mem1.messages.check import check
 from mem1.messages.folding import ask, fold, recall, with_state
 from mem1.messages.memory import RECALL_TOOL, Event, Memory
-from mem1.messages.policies import Fold, Keep, Mask, Notes, Past, Policy, Present, Stays, Window, policy_of
 
 __all__ = [
     "RECALL_TOOL",
     "UNBOUNDED",
     "Bounds",
     "Event",
-    "Fold",
-    "Keep",
-    "Mask",
     "Memory",
-    "Notes",
-    "Past",
-    "Policy",
-    "Present",
-    "Stays",
-    "Window",
     "ask",
     "check",
     "fold",
-    "policy_of",
     "recall",
     "with_state",
 ]

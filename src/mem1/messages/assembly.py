@@ -23,7 +23,7 @@ from mem1.messages.bounds import (
     without_images,
 )
 from mem1.messages.ours import Added, found_in, place_of, put_in_place
-from mem1.messages.policies import Past, Policy, Stays
+from mem1.messages.selecting import Selected, Stays, waits
 from mem1.messages.transcript import (
     Exchange,
     Form,
@@ -37,12 +37,9 @@ from mem1.messages.transcript import (
     said,
     texts,
 )
-from mem1.protocol import blocks
 
 _OPEN, _CLOSE = "<memory>\n", "\n</memory>"
 _OWN_TAG = re.compile(r"<(?=/?memory>)")
-_NOTE_CHARACTERS = 400
-_ARGUMENTS_SHOWN = 80
 _IMAGE_LINES = 5
 
 
@@ -92,29 +89,12 @@ def without_states(transcript: Transcript, form: Form) -> tuple[list[Part], str 
     return found, state, boundary
 
 
-def stays_of(parts: Sequence[Part], boundary: int, policy: Policy, pending: Collection[str]) -> dict[int, Stays]:
-    """Index of each exchange among the parts -> what stays of it; what waits for a result stays whole."""
-    stays = {at: Stays.WHOLE for at, part in enumerate(parts) if isinstance(part, Exchange)}
-    finished = [at for at in stays if not waits(parts[at], pending)]
-    before = sum([at < boundary for at in finished])
-    for number, at in enumerate(finished):
-        stays[at] = policy.stays(Past(age=len(finished) - 1 - number, before_state=max(0, before - number)))
-    return stays
-
-
-def waits(part: Part, pending: Collection[str]) -> bool:
-    """Whether a call of the exchange still waits for its last result."""
-    if not isinstance(part, Exchange) or len(part.results) < len(part.calls):
-        return isinstance(part, Exchange)
-    return bool(pending) and any(call.id in pending for call in part.calls)
-
-
 def assemble(
     system: Sequence[Message],
     parts: Sequence[Part],
-    stays: Mapping[int, Stays],
+    selected: Selected,
     state: str | None,
-    policy: Policy,
+    instruction: str,
     form: Form,
     bounds: Bounds,
     shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]],
@@ -123,7 +103,8 @@ def assemble(
 
     `shown`: results as an earlier call of the same parts showed them, by exchange, stay and images; it gets these.
     """
-    lines = [] if state is None else [_OWN_TAG.sub("(", state)]
+    stays = selected.stays
+    lines = [] if state is None else [_OWN_TAG.sub("(", cut_state(state, bounds, selected.state_limit))]
     pictures: list[str] = []
     left_out: list[Result] = []
     kept: list[Part] = []
@@ -135,9 +116,9 @@ def assemble(
             kept.append(part)
             continue
         assert isinstance(part, Exchange)
-        if stay is Stays.WHOLE or stay is Stays.CALLS:
+        if stay in (Stays.WHOLE, Stays.ARCHIVED, Stays.MASKED):
             first = min(first, len(kept))
-            if part.results and (stay is Stays.CALLS or at in images_left or bounds.result is not None):
+            if part.results and (stay is not Stays.WHOLE or at in images_left or bounds.result is not None):
                 key = (at, stay, images_left.get(at))
                 if (results := shown.get(key)) is None:
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
@@ -147,15 +128,14 @@ def assemble(
             kept.append(part)
             continue
         left_out += part.results
-        if stay is Stays.NOTE:
-            lines += _notes(part, form, bounds)
+        lines += _lines(part, selected.notes.get(at, ()), form, bounds)
         if bounds.handles:
             with_images = [result for result in part.results if images(form.content_of(result))]
             pictures += [f'[image dropped; recall("{handle_of(result, form)}") shows it]' for result in with_images]
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
     whole = "\n".join(lines)
-    block = cut_state(whole, bounds, oldest_first=policy.oldest_first) if lines else None
-    shown_parts, added = _with_block(kept, first, block, policy.instruction, form)
+    block = cut_state(whole, bounds, oldest_first=bool(selected.notes)) if lines else None
+    shown_parts, added = _with_block(kept, first, block, instruction, form)
     return Assembled(
         transcript=Transcript(system=tuple(system), parts=tuple(shown_parts)),
         added=added,
@@ -173,13 +153,13 @@ def fitted(
     The newest exchange and those that wait stay. Raises UserError where that does not suffice.
     """
     last = max(stays, default=-1)
-    for stay, saved in ((Stays.CALLS, _results_tokens), (Stays.NOTHING, _rest_tokens)):
+    for stay, saved in ((Stays.ARCHIVED, _results_tokens), (Stays.NOTHING, _rest_tokens)):
         for at in sorted(stays):
             part = parts[at]
             assert isinstance(part, Exchange)
-            if over <= 0 or at == last or waits(part, pending) or stays[at] not in (Stays.WHOLE, Stays.CALLS):
+            if over <= 0 or at == last or waits(part, pending) or stays[at] in (Stays.NOTES, Stays.NOTHING):
                 continue
-            if stays[at] is not stay:
+            if stay is Stays.NOTHING or stays[at] is Stays.WHOLE:
                 over -= saved(part, form, bounds)
                 stays[at] = stay
     if over > 0:
@@ -224,14 +204,9 @@ def _with_block(
     return parts, Added(user=users, own=own, state=None if block is None else len(block))
 
 
-def _notes(exchange: Exchange, form: Form, bounds: Bounds) -> list[str]:
-    """The lines that an exchange leaves: the model's own, or else what it called; with handles of the results."""
-    text = said(exchange)
-    notes = [" ".join(block.inside.split())[:_NOTE_CHARACTERS] for block in blocks(text, "note")]
-    if not any(notes):
-        calls = "; ".join([f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls])
-        notes = [" ".join((calls or text[:_NOTE_CHARACTERS]).split())[:_NOTE_CHARACTERS]]
-    lines = [f"- {_OWN_TAG.sub('(', note)}" for note in notes if note]
+def _lines(exchange: Exchange, notes: Sequence[str], form: Form, bounds: Bounds) -> list[str]:
+    """The lines that an exchange leaves, with handles of its results."""
+    lines = [f"- {_OWN_TAG.sub('(', note)}" for note in notes]
     if lines and exchange.results and bounds.handles:
         lines[-1] += f" [{', '.join([handle_of(result, form) for result in exchange.results])}]"
     return lines
@@ -245,10 +220,11 @@ def _results(
     for result in reversed(exchange.results):
         content = short = form.content_of(result)
         place = None
-        if stay is Stays.CALLS:
+        if stay is not Stays.WHOLE:
             place = place_of(result, form)
             if not place.gone:
-                line = in_place_of(content, result.call.name, place.handle, bounds)
+                handle = place.handle if stay is Stays.ARCHIVED and bounds.handles else None
+                line = in_place_of(content, result.call.name, handle, bounds)
                 if images(content) or bounds.count(line) < bounds.count(texts(content)):
                     short = line
         else:
@@ -260,7 +236,7 @@ def _results(
                 place = place or place_of(result, form)
                 short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
         if place is not None and short is not content:
-            put_in_place(result, short, place.handle, gone=stay is Stays.CALLS)
+            put_in_place(result, short, place.handle, gone=stay is not Stays.WHOLE)
             result = form.with_content(result, short)
         shown.append(result)
     changed = any(new is not old for new, old in zip(reversed(shown), exchange.results, strict=True))
@@ -302,5 +278,5 @@ def _rest_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
 def _gone_tokens(result: Result, form: Form, bounds: Bounds) -> int:
     """Tokens of the message in which a handle stands for a result; a result that is no longer stays itself."""
     content = form.content_of(result)
-    place = in_place_of(content, result.call.name, "r00000000", bounds)
+    place = in_place_of(content, result.call.name, "r00000000" if bounds.handles else None, bounds)
     return min(result_tokens(content, bounds), MESSAGE_TOKENS + bounds.count(place))

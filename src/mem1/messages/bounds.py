@@ -58,11 +58,11 @@ class Bounds:
 UNBOUNDED = Bounds()
 
 
-def in_place_of(content: Content, name: str, handle: str, bounds: Bounds) -> str:
-    """What stands in the place of a result: what it was, how long, and its handle."""
+def in_place_of(content: Content, name: str, handle: str | None, bounds: Bounds) -> str:
+    """What stands in the place of a result: what it was, how long, and its handle, if it can be had back."""
     pictures = sum(is_image(part) for part in content) if content and not isinstance(content, str) else 0
     sizes = f"{bounds.count(texts(content)):,} tokens" + (f" and {pictures} images" if pictures else "")
-    back = f'; recall("{handle}") shows it' if bounds.handles else ""
+    back = "" if handle is None else f'; recall("{handle}") shows it'
     return f"[result of {name}, {sizes}, was dropped{back}]"
 
 
@@ -104,19 +104,21 @@ def without_images(content: Content, keep: int, handle: str, bounds: Bounds, tex
     return left
 
 
-def cut_state(state: str, bounds: Bounds, *, oldest_first: bool) -> str:
-    """The state within its bound: whole lines go, from the beginning or the end; of a single line, its end."""
-    if bounds.count(state) <= bounds.state:
+def cut_state(state: str, bounds: Bounds, limit: int | None = None, *, oldest_first: bool = False) -> str:
+    """The state within its bound, or `limit` tokens if that is less: whole lines go, from the beginning or the end; of
+    a single line, its end."""
+    limit = bounds.state if limit is None else min(limit, bounds.state)
+    if bounds.count(state) <= limit:
         return state
     lines = state.split("\n")
 
     def kept(number: int) -> str:
         return "\n".join(lines[-number:] if oldest_first else lines[:number])
 
-    most = bisect(range(1, len(lines)), bounds.state, key=lambda number: bounds.count(kept(number)))
+    most = bisect(range(1, len(lines)), limit, key=lambda number: bounds.count(kept(number)))
     text = kept(max(1, most))
-    while bounds.count(text) > bounds.state:
-        text = text[: min(len(text) - 1, len(text) * bounds.state // bounds.count(text))]
+    while bounds.count(text) > limit:
+        text = text[: min(len(text) - 1, len(text) * limit // bounds.count(text))]
     return text
 
 

@@ -1,7 +1,7 @@
 """The memory of a chat agent as a pure function: from a conversation to the messages that the model should see.
 
     fold(messages, "window(2)")     ->  system, task, the last two exchanges
-    fold(messages, "mask(2)")       ->  everything, with handles in the place of older results
+    fold(messages, "archive(2)")    ->  everything, with handles in the place of older results
     recall(messages, "r1a2b3c4d")   ->  the result behind a handle
 
     request = ask(messages, "fold(4)")                  None as long as no state is due; else what to send the model
@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.messages.assembly import Assembled, assemble, fitted, stays_of, without_states
+from mem1.memory import Fold, MemoryPolicy, Notebook, Notes, memory_policy
+from mem1.memory.notes import standing_notes
+from mem1.messages.assembly import Assembled, assemble, fitted, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.ours import put_behind
-from mem1.messages.policies import Policy, Present, Stays, policy_of
+from mem1.messages.selecting import Stays, notes_of, selected
 from mem1.messages.transcript import (
     ASK,
     Exchange,
@@ -43,6 +45,7 @@ from mem1.messages.transcript import (
     said,
     texts,
 )
+from mem1.protocol import NOTE
 
 _WORDS_PER_TOKEN = 0.55
 """States are full of names and numbers, whose words take more tokens than those of prose."""
@@ -52,6 +55,18 @@ REQUEST = (
     "numbers, identifiers, paths and quotes exactly; rules the user gave; what failed and why; what was decided "
     "against; what is left to do. Keep what is still true of the memory above."
 )
+
+
+NOTES = (
+    "Earlier tool results disappear. With each action, write one line <note>...</note>: what the last result taught "
+    "you, with names, numbers and paths as they are. A note that begins with a key and a colon (harbour: built in "
+    "1901) replaces an earlier one with the same key."
+)
+"""Instruction for memories of notes."""
+_ALL_NOTES = "notes"
+"""What `recall` takes for a handle of all notes."""
+_NEARLY = 0.8
+"""Share of the state's bound from which on notes are written anew, so that none is cut off before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +86,17 @@ class Folded:
     """Exchanges that left the messages."""
     whole: int = 0
     """Exchanges that stay whole."""
+    due: bool = False
+    """Whether the model should write a state before its next turn."""
+    wanted_tokens: int | None = None
+    """Tokens that it should have; None: as many as the bounds allow."""
     waits: bool = False
     """Whether a call waits for its result."""
 
 
 def fold(
     messages: Sequence[Message],
-    policy: str | Policy = "keep",
+    policy: str | MemoryPolicy = "full",
     *,
     form: str = "chat",
     bounds: Bounds = UNBOUNDED,
@@ -90,12 +109,12 @@ def fold(
     naming the message, and where the pinned messages alone exceed `bounds.prompt`.
     """
     kind = form_of(form)
-    return folded(kind.read(messages), policy_of(policy), form=kind, bounds=bounds, pending=pending).messages
+    return folded(kind.read(messages), memory_policy(policy), form=kind, bounds=bounds, pending=pending).messages
 
 
 def ask(
     messages: Sequence[Message],
-    policy: str | Policy,
+    policy: str | MemoryPolicy,
     *,
     form: str = "chat",
     bounds: Bounds = UNBOUNDED,
@@ -106,19 +125,16 @@ def ask(
 
     `best_k`: for fold(auto), see `mem1.messages.cost.best_k`. Raises UserError as `fold` does.
     """
-    chosen, kind = policy_of(policy), form_of(form)
+    chosen, kind = memory_policy(policy), form_of(form)
     now = folded(kind.read(messages), chosen, form=kind, bounds=bounds, pending=pending)
     return request_for_state(now, chosen, bounds=bounds, best_k=best_k)
 
 
-def request_for_state(now: Folded, policy: Policy, *, bounds: Bounds, best_k: float) -> list[Message] | None:
+def request_for_state(now: Folded, policy: MemoryPolicy, *, bounds: Bounds, best_k: float) -> list[Message] | None:
     """`ask`, of a conversation that is folded already."""
-    if now.waits:
+    if now.waits or not (now.whole > best_k if policy == Fold(None) else now.due):
         return None
-    present = Present(whole=now.whole, state_tokens=now.state_tokens, state_limit=bounds.state, best_k=best_k)
-    if not policy.due(present):
-        return None
-    words = state_words(policy.state_tokens(bounds.state))
+    words = state_words(bounds.state if now.wanted_tokens is None else min(now.wanted_tokens, bounds.state))
     return [*now.messages, {"role": "user", "content": REQUEST.format(words=words)}]
 
 
@@ -157,13 +173,17 @@ def state_in(reply: Any, form: Form) -> tuple[str, str]:
 
 
 def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str = "chat") -> Any:
-    """The content of the result with this handle, out of the whole conversation: text, or parts with images.
+    """The content of the result with this handle, out of the whole conversation: text, or parts with images; of the
+    name "notes", all notes.
 
     `start`: characters of its text to leave out; from 1 on, images are left out too. Raises UserError for an unknown
     handle, and for a start behind the end.
     """
     kind = form_of(form)
-    for part in reversed(kind.read(messages).parts):
+    transcript = kind.read(messages)
+    if name.strip().lower() == _ALL_NOTES:
+        return _all_notes(transcript, kind)
+    for part in reversed(transcript.parts):
         for result in part.results if isinstance(part, Exchange) else ():
             content = kind.content_of(result)
             if handle(result, content) != name.strip():
@@ -175,18 +195,27 @@ def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str 
     raise UserError(f'no result has the handle {name!r:.40}; handles are written as recall("r1a2b3c4d")')
 
 
+def _all_notes(transcript: Transcript, form: Form) -> str:
+    """The newest state, and a line for each note that stands after it."""
+    parts, state, boundary = without_states(transcript, form)
+    texts_of = [note for part in parts[boundary:] if isinstance(part, Exchange) for note in notes_of(part)]
+    lines = [f"- {note}" for note in standing_notes(texts_of)]
+    return "\n".join([*([] if state is None else [state]), *lines]) or "nothing was noted yet"
+
+
 def folded(
-    transcript: Transcript, policy: Policy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
+    transcript: Transcript, policy: MemoryPolicy, *, form: Form, bounds: Bounds, pending: Collection[str] = ()
 ) -> Folded:
     """`fold`, with what it left out."""
     parts, state, boundary = without_states(transcript, form)
     if not any(isinstance(part, User) for part in parts):
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
-    stays = stays_of(parts, boundary, policy, pending)
+    chosen = selected(parts, state, boundary, _bounded(policy, bounds), form, bounds, pending)
+    stays, instruction = chosen.stays, instruction_of(policy)
     shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]] = {}
 
     def assembled() -> Assembled:
-        return assemble(transcript.system, parts, stays, state, policy, form, bounds, shown)
+        return assemble(transcript.system, parts, chosen, state, instruction, form, bounds, shown)
 
     found = assembled()
     written = form.write(found.transcript)
@@ -202,7 +231,26 @@ def folded(
         state=found.block,
         state_tokens=found.state_tokens,
         left_out=found.left_out,
-        dropped=sum(stay in (Stays.NOTHING, Stays.NOTE) for stay in stays.values()),
+        dropped=sum(stay in (Stays.NOTHING, Stays.NOTES) for stay in stays.values()),
         whole=sum(stay is Stays.WHOLE for stay in stays.values()),
+        due=chosen.due,
+        wanted_tokens=chosen.wanted_tokens,
         waits=any(part.pending for part in found.transcript.parts if isinstance(part, Exchange)),
     )
+
+
+def instruction_of(policy: MemoryPolicy) -> str:
+    """Text for the model in every prompt, after the task; empty: none."""
+    if NOTE not in policy.asks:
+        return ""
+    if isinstance(policy, Notebook):
+        return f'{NOTES} Only the {policy.k} newest stay in sight; recall("notes") shows all, before you answer.'
+    return f"{NOTES} Notes stay."
+
+
+def _bounded(policy: MemoryPolicy, bounds: Bounds) -> MemoryPolicy:
+    """Notes, with a limit that has them rewritten before the bound of states cuts them off."""
+    if not isinstance(policy, Notes):
+        return policy
+    nearly = int(_NEARLY * bounds.state)
+    return Notes(nearly if policy.tokens is None else min(policy.tokens, nearly))

@@ -26,16 +26,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from mem1.errors import UserError
+from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
 from mem1.messages.assembly import handle_of, without_states
 from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
-from mem1.messages.policies import Fold, Past, Policy, Stays, policy_of
 from mem1.messages.private import append_private
 from mem1.messages.sessions import Latest, keys_of, newest
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
 from mem1.prices import PriceClass, price_class
+from mem1.protocol import NOTE, RECALL
 
 _REMEMBERED = 10_000
 """States that a memory keeps by default, the latest used."""
@@ -45,11 +46,11 @@ RECALL_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
         "name": "recall",
-        "description": "Shows a tool result that was dropped or shortened, by the handle in its place.",
+        "description": "Shows a tool result that was dropped or shortened, by the handle in its place; or all notes.",
         "parameters": {
             "type": "object",
             "properties": {
-                "handle": {"type": "string", "description": 'Such as "r1a2b3c4d".'},
+                "handle": {"type": "string", "description": 'Such as "r1a2b3c4d"; "notes": all notes.'},
                 "start": {"type": "integer", "description": "Characters to skip, for a result that was shortened."},
             },
             "required": ["handle"],
@@ -96,7 +97,7 @@ class Memory:
 
     def __init__(
         self,
-        policy: str | Policy = "notes",
+        policy: str | MemoryPolicy = "notes",
         *,
         write: Callable[[list[Message]], Any] | None = None,
         form: str = "chat",
@@ -107,8 +108,8 @@ class Memory:
         events: str | Path | None = None,
         states: MutableMapping[str, str] | None = None,
     ) -> None:
-        self.policy = policy_of(policy)
-        self.name = policy if isinstance(policy, str) else type(policy).__name__
+        self.policy = memory_policy(policy)
+        self.name = policy if isinstance(policy, str) else policy.name
         self.form: Form = form_of(form)
         self.bounds = bounds
         self.prices = price_class(prices) if isinstance(prices, str) else prices
@@ -116,6 +117,11 @@ class Memory:
             raise UserError(
                 "fold(auto) needs prices, such as hosted-90 (--prices of a command; docs/cost.md has the classes); "
                 "where none can be given, choose another memory"
+            )
+        if not bounds.handles and (RECALL in self.policy.asks or isinstance(self.policy, Notebook)):
+            raise UserError(
+                f"{self.name} needs the tool recall, which nobody can call here; choose notes, masked(k) or another "
+                "memory"
             )
         self._write = write
         self._only_if_cheaper = only_if_cheaper
@@ -184,9 +190,9 @@ class Memory:
     @property
     def shows_handles(self) -> bool:
         """Whether the model may see handles, and needs the tool `recall`."""
-        bounds, past = self.bounds, (Past(age=10**6, before_state=0), Past(age=10**6, before_state=10**6))
+        bounds = self.bounds
         limited = (bounds.result, bounds.prompt, bounds.images) != (None, None, None)
-        return bounds.handles and (limited or any(self.policy.stays(p) in (Stays.CALLS, Stays.NOTE) for p in past))
+        return bounds.handles and (limited or bool(self.policy.asks & {NOTE, RECALL}))
 
     def with_state(self, messages: Sequence[Message], *, owner: str = "") -> list[Message]:
         """The conversation with the newest state that is kept for it, which is all that another process needs."""

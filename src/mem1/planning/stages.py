@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mem1.contexts import ContextPolicy, context_policy, next_context
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
+from mem1.memory import MemoryPolicy, memory_policy, next_context
 from mem1.packing import TokenTree, split_into_packs
 from mem1.packing.blocks import cut
 from mem1.planning.memory import Load, Needs
 from mem1.planning.networks import Setup
 from mem1.planning.prompts import framing
-from mem1.protocol import SUMMARY
+from mem1.protocol import NOTE, SUMMARY
 from mem1.records import Trajectory, Turn
 from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl_config import Rl
@@ -71,7 +71,7 @@ def limits(config: Recipe, objectives: int) -> Sizes:
     )
 
 
-def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
+def made_groups(policy: MemoryPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
     """Attempts of these sizes; those of one group share only their prompt."""
     tokens = itertools.count()
     made = []
@@ -81,14 +81,14 @@ def made_groups(policy: ContextPolicy, sizes: Sizes, *, groups: int, attempts: i
     return made
 
 
-def _attempt(policy: ContextPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
+def _attempt(policy: MemoryPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
     turns: list[Turn] = []
     for size in sizes.turns:
         context = next_context(policy, prompt, turns)
         if context.requested_action is not None:
             turns.append(_summary(context.ids, size, tokens))
             context = next_context(policy, prompt, turns)
-        turns.append(_turn(context.ids, size, tokens, notes=policy.needs_notes))
+        turns.append(_turn(context.ids, size, tokens, notes=NOTE in policy.asks))
     return Trajectory(turns=tuple(turns), context=policy.name)
 
 
@@ -131,7 +131,7 @@ def step_tokens(
 ) -> StepTokens:
     """Tokens of a step whose attempts all have these sizes, under the context policy of this name."""
     made = min(groups, TASKS_MADE)
-    some = made_groups(context_policy(context), sizes, groups=made, attempts=attempts)
+    some = made_groups(memory_policy(context), sizes, groups=made, attempts=attempts)
     return counted(some, scale=groups / made, pack_tokens=pack_tokens, packed=packed)
 
 
@@ -294,7 +294,7 @@ def _sft(config: Recipe) -> Stage:
     sizes = limits(config, max(config.demonstrated or config.evaluation.objectives))
     pieces = replace(sizes, turns=sizes.turns[:TURNS_PER_PIECE])
     cap = min(sft.tokens, sft.pack_tokens)
-    [[piece]] = made_groups(context_policy(config.context), pieces, groups=1, attempts=1)
+    [[piece]] = made_groups(memory_policy(config.context), pieces, groups=1, attempts=1)
     one = counted([[piece]], pack_tokens=cap)
     whole = counted([[piece]], scale=sft.tokens / one.trained, pack_tokens=cap)
     share = one.load.sampled / one.load.tokens

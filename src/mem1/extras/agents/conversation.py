@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mem1.errors import UserError
-from mem1.messages import Memory, Policy, recall
+from mem1.memory import MemoryPolicy
+from mem1.messages import Memory, recall
 from mem1.messages.transcript import PLACE, Message
 
 M = TypeVar("M")
@@ -23,7 +24,7 @@ TEXT_ALLOWED = (None, "auto", "none")
 """Choices of tools that let a model answer with text, as it must to write a state."""
 
 
-def memory_of(policy: str | Policy, settings: Mapping[str, Any], form: str = "chat") -> Memory:
+def memory_of(policy: str | MemoryPolicy, settings: Mapping[str, Any], form: str = "chat") -> Memory:
     """The memory with these settings of `mem1.messages.Memory`. Raises UserError for a `write` among them."""
     if "write" in settings:
         raise UserError("a memory of an agent has no `write`: the agent's own model writes its states")

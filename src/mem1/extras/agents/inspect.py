@@ -17,7 +17,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import Conversation, Kind, memory_of
-from mem1.messages import RECALL_TOOL, Policy
+from mem1.memory import MemoryPolicy
+from mem1.messages import RECALL_TOOL
 from mem1.messages.assembly import handle_of
 from mem1.messages.forms import CHAT
 from mem1.messages.transcript import PLACE, Exchange, Message, handle
@@ -43,14 +44,14 @@ _RECALL = RECALL_TOOL["function"]
 
 
 class MemoryCompaction(CompactionStrategy):
-    """Folds the messages, by a policy of `mem1.messages`, whenever they exceed `threshold`: tokens, or a share.
+    """Folds the messages, by a memory of `mem1.memory`, whenever they exceed `threshold`: tokens, or a share.
 
     Other settings as of `mem1.messages.Memory`. Where the model may see handles, the agent needs the tool `recall()`.
     """
 
     def __init__(
         self,
-        policy: str | Policy = "fold(1)",
+        policy: str | MemoryPolicy = "fold(1)",
         *,
         threshold: int | float = 0.9,
         **settings: Any,

@@ -18,7 +18,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
-from mem1.messages import RECALL_TOOL, Policy
+from mem1.memory import MemoryPolicy
+from mem1.messages import RECALL_TOOL
 from mem1.messages.transcript import Message
 
 try:
@@ -34,12 +35,12 @@ _RECALL = RECALL_TOOL["function"]
 
 
 class MemoryMiddleware(AgentMiddleware):
-    """Folds what the model is sent, by a policy of `mem1.messages`; one object serves any number of conversations.
+    """Folds what the model is sent, by a memory of `mem1.memory`; one object serves any number of conversations.
 
     Settings as of `mem1.messages.Memory`. Where the model may see handles, the agent gets the tool `recall`.
     """
 
-    def __init__(self, policy: str | Policy = "fold(4)", **settings: Any) -> None:
+    def __init__(self, policy: str | MemoryPolicy = "fold(4)", **settings: Any) -> None:
         super().__init__()
         self.memory = memory_of(policy, settings)
         self.tools = [_recall] if self.memory.shows_handles else []

@@ -19,7 +19,8 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
-from mem1.messages import RECALL_TOOL, Policy
+from mem1.memory import MemoryPolicy
+from mem1.messages import RECALL_TOOL
 from mem1.messages.transcript import Message
 
 try:
@@ -36,12 +37,12 @@ _SHOWN: ContextVar[Conversation[Any]] = ContextVar("mem1_shown")
 
 
 class AgentMemory:
-    """Folds what the models of runs are sent, by a policy of `mem1.messages`; one object serves any number of runs.
+    """Folds what the models of runs are sent, by a memory of `mem1.memory`; one object serves any number of runs.
 
     Settings as of `mem1.messages.Memory`. Where the model may see handles, each agent needs `recall` among its tools.
     """
 
-    def __init__(self, policy: str | Policy = "fold(4)", **settings: Any) -> None:
+    def __init__(self, policy: str | MemoryPolicy = "fold(4)", **settings: Any) -> None:
         self.memory = memory_of(policy, settings, form="responses")
         self.recall = function_tool(
             _recall, name_override=_RECALL["name"], description_override=_RECALL["description"], strict_mode=False

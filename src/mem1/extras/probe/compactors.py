@@ -14,9 +14,11 @@ from typing import Any, cast
 
 from mem1.errors import UserError, suggestion
 from mem1.extras.probe.probing import Compactor, Ours, Replacing, Write
-from mem1.messages import Bounds, policy_of
-from mem1.messages.policies import POLICIES
+from mem1.memory import STATE, memory_policy
+from mem1.memory.policies import POLICIES
+from mem1.messages import Bounds
 from mem1.messages.transcript import Message
+from mem1.protocol import NOTE, SUMMARY
 from mem1.registry import load
 
 OTHERS = ("langchain", "openai")
@@ -32,7 +34,7 @@ def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
         return Replacing("openai-agents trimmer", _openai())
     if ":" in name and "(" not in name:
         thing = load(name)
-        if callable(thing) and not hasattr(thing, "stays"):
+        if callable(thing) and not hasattr(thing, "select"):
             return Replacing(name, cast("Callable[[list[Message]], Sequence[Message]]", thing))
     if name.partition("(")[0] not in POLICIES and ":" not in name:
         known = (*POLICIES, *OTHERS)
@@ -40,8 +42,7 @@ def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
             f"unknown memory {name!r}{suggestion(name, known)}; known: {', '.join(known)}, or package.module:function"
         )
     ours = Ours(name, write, bounds)
-    policy = policy_of(name)
-    if write is None and (policy.instruction or name.startswith("fold")):
+    if write is None and memory_policy(name).asks & {STATE, NOTE, SUMMARY}:
         raise UserError(f"{name} needs a model that writes states")
     return ours
 

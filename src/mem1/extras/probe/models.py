@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.probing import NOTE, Write
+from mem1.extras.probe.probing import NOTE_WISH, Write
 from mem1.messages.transcript import ASK, texts
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
@@ -37,7 +37,7 @@ def stand_in(words: int) -> Write:
         sentences: dict[str, None] = {}
         for message in messages:
             text = texts(message.get("content"))
-            if message.get("role") != "system" and not text.startswith((ASK, NOTE)):
+            if message.get("role") != "system" and not text.startswith((ASK, NOTE_WISH)):
                 sentences |= dict.fromkeys(_SENTENCE.findall(text.partition(_LANGCHAIN)[2] or text))
         kept: list[str] = []
         for sentence in reversed(sentences):

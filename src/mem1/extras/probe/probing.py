@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from mem1.extras.probe.judging import Verdict, verdicts
 from mem1.extras.probe.transcripts import KINDS, Fact, Transcript
+from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds, Memory
 from mem1.messages.bounds import common_tokens, tokens_of
-from mem1.messages.policies import Policy
 from mem1.prices import PriceClass
+from mem1.protocol import NOTE
 
 Message = Mapping[str, Any]
-NOTE = "Write the note about the last tool result."
+NOTE_WISH = "Write the note about the last tool result."
 """How the request for a note begins; in a running agent the note comes with the next action."""
 Write = Callable[[list[Message]], str]
 """A model that writes a state or a summary for the messages it is given."""
@@ -56,9 +57,9 @@ class Compactor(Protocol):
 
 
 class Ours:
-    """A policy of mem1. Where it asks for notes, the same model writes them, beside the transcript's actions."""
+    """A memory of mem1. Where it asks for notes, the same model writes them, beside the transcript's actions."""
 
-    def __init__(self, policy: str | Policy, write: Write | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(self, policy: str | MemoryPolicy, write: Write | None = None, bounds: Bounds | None = None) -> None:
         self.name = str(policy)
         self.note_tokens = 0
         self._count = 0
@@ -71,7 +72,7 @@ class Ours:
 
     def shown(self, messages: Sequence[Message]) -> list[Message]:
         for message in messages[len(self._noted) :]:
-            if message["role"] == "assistant" and self._noted and "<note>" in self.memory.policy.instruction:
+            if message["role"] == "assistant" and self._noted and NOTE in self.memory.policy.asks:
                 message = self._with_note(message)
             self._noted.append(message)
         return self.memory.prompt(self._noted)
@@ -80,7 +81,10 @@ class Ours:
         """The action with a line about the results before it, as an agent writes both in one reply."""
         assert self._write is not None
         seen = self.memory.prompt(self._noted)
-        wish = {"role": "user", "content": f"{NOTE} Reply with the line <note>...</note> alone, in at most 40 words."}
+        wish = {
+            "role": "user",
+            "content": f"{NOTE_WISH} Reply with the line <note>...</note> alone, in at most 40 words.",
+        }
         write = self._write.write if isinstance(self._write, Calls) else self._write
         note = write([*seen[-2:], wish] if len(seen) > 1 else [*seen, wish]).strip()
         note = note if "<note>" in note else f"<note>{note}</note>"

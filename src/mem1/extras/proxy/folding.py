@@ -26,14 +26,15 @@ from mem1.errors import UserError
 from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Headers, Upstream, credential_of, is_secret, passed_on
+from mem1.memory import Fold
 from mem1.messages import Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.digests import hashed
-from mem1.messages.policies import Fold
 from mem1.messages.private import append_private
 from mem1.messages.sessions import keys_of
 from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line, redact
+from mem1.protocol import NOTE
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM = ("system", "developer")
@@ -137,7 +138,7 @@ class Folding:
                 beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
                 owner=call.owner,
             )
-            return await asyncio.to_thread(_body, call, seen, bool(memory.policy.instruction))
+            return await asyncio.to_thread(_body, call, seen, NOTE in memory.policy.asks)
         except UserError as error:
             self._counts.doubt(str(error), call.session)
         except Exception as error:  # whatever a message of a stranger's breaks, the agent goes on

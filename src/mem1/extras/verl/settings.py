@@ -31,14 +31,14 @@ import pydantic
 from pydantic import Field
 
 from mem1.configuration import Config, load_toml
-from mem1.contexts import ContextPolicy
 from mem1.dialogue import Dialogue
 from mem1.engines.base import Engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS
+from mem1.memory import MemoryPolicy
 from mem1.parquet import write_rows
-from mem1.protocol import Tags, vocabulary
+from mem1.protocol import SUMMARY, Tags, vocabulary
 from mem1.records import Task, task_from_json, task_to_json
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.compose import Split
@@ -161,13 +161,13 @@ def _too_short(config: Mapping[str, Any], budget: Budget) -> Iterator[str]:
         )
 
 
-def check_one_step(config: Mapping[str, Any], task: Task, context: ContextPolicy) -> None:
+def check_one_step(config: Mapping[str, Any], task: Task, context: MemoryPolicy) -> None:
     """Raises UserError unless all contexts of a rollout over tasks like this fit into one optimiser step.
 
     verl counts a mini-batch in contexts, ppo_mini_batch_size x rollout.n of them. If that is too small, the number of
     optimiser steps grows with the number of turns, and an attempt's contexts are spread over several steps.
     """
-    contexts = task.turn_limit * (1 if context.requested_action is None else 2)
+    contexts = task.turn_limit * (2 if SUMMARY in context.asks else 1)
     tasks, mini_batch = _at(config, "data.train_batch_size"), _at(config, f"{_ACTOR}.ppo_mini_batch_size")
     if mini_batch < tasks * contexts:
         raise UserError(

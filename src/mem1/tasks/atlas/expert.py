@@ -56,7 +56,7 @@ from dataclasses import dataclass, replace
 
 from mem1.configuration import Config
 from mem1.configuration.model import Probability
-from mem1.contexts.notes import NOTES
+from mem1.memory.notes import NOTES
 from mem1.protocol import ANSWER, RECALL, SEARCH, SUMMARY, Tags, blocks
 from mem1.records import Task, Trajectory, Turn
 from mem1.tasks.atlas.world import split_of_name

@@ -22,7 +22,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from mem1.contexts.notes import NOTES
+from mem1.memory.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, Tags, blocks
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mem1.contexts import memory_spans
+from mem1.memory import memory_spans
 from mem1.protocol import ACT, ANSWER, MALFORMED, SEARCH
 from mem1.records import Ended, Trajectory, Turn
 from mem1.training.checks import reencoded_share

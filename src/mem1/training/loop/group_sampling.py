@@ -24,10 +24,10 @@ from typing import Any
 from torch import nn
 
 from mem1.algorithms.base import has_variance
-from mem1.contexts import context_policy
 from mem1.engines.base import Sampling
 from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
+from mem1.memory import memory_policy
 from mem1.net.threads import Pool
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Rollout, attempt_numbers
@@ -149,7 +149,7 @@ class GroupSampler:
         if name is None:
             return self.rollout
         assert isinstance(self.rollout, Rollout)  # a recipe with [agent] names no context
-        return replace(self.rollout, context=context_policy(name))
+        return replace(self.rollout, context=memory_policy(name))
 
     def _attempted(self, drawn: Drawn) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""

@@ -17,11 +17,11 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, Seed, Sizes
 from mem1.configuration.vocabulary import VocabularyChoice
-from mem1.contexts import context_policy
 from mem1.endpoint.config import AgentConfig
 from mem1.engines.chat_config import Chat
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.tasks import Tasks
+from mem1.memory import memory_policy
 from mem1.protocol import vocabulary
 from mem1.registry import register
 from mem1.rollout import Budget, check_vocabulary
@@ -255,7 +255,7 @@ class Recipe(Config):
         for name in [phase.context for phase in phases if phase.context is not None]:
             if self.agent is not None:
                 raise ValueError("[agent] makes its own contexts: leave out context in rl.curriculum")
-            check_vocabulary(context_policy(name), vocabulary(self.vocabulary), in_tags=self.chat is None)
+            check_vocabulary(memory_policy(name), vocabulary(self.vocabulary), in_tags=self.chat is None)
         return self
 
     @model_validator(mode="after")

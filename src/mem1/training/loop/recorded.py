@@ -19,10 +19,10 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from mem1.contexts import context_policy, next_context
 from mem1.dialogue import Dialogue, TagDialogue, turn_of
 from mem1.endpoint.config import MADE_BY
 from mem1.errors import UserError
+from mem1.memory import memory_policy, next_context
 from mem1.protocol import MALFORMED, VOCABULARIES, tagged
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
@@ -186,7 +186,7 @@ class _Kept:
     def _assembled(self, attempt: Trajectory, where: str, *, sampled: bool) -> Trajectory:
         """The attempt in tokens of this model; `sampled`: its completions and results have them already."""
         try:
-            policy = context_policy(attempt.context)
+            policy = memory_policy(attempt.context)
         except UserError as error:
             raise UserError(f"sft.trajectories: {where} cannot be encoded for this model: {error}") from error
         assert attempt.task is not None

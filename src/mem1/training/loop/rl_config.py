@@ -26,14 +26,14 @@ from mem1.algorithms.losses import Importance, Kl
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes, Temperature
-from mem1.contexts import context_policy
 from mem1.engines.servers import ModelServer, base_address
 from mem1.engines.weight_update import ServerKind
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.registry import register
 
-ContextName = Annotated[str, AfterValidator(lambda name: context_policy(name) and name)]
-"""A name that `mem1.contexts.context_policy` knows."""
+ContextName = Annotated[str, AfterValidator(lambda name: memory_policy(name) and name)]
+"""A name that `mem1.memory.memory_policy` knows."""
 
 
 class Phase(Config):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mem1.contexts import context_policy
 from mem1.dialogue import Dialogue, NativeDialogue
 from mem1.endpoint.rollout import AgentRollout
 from mem1.engines.base import Engine
 from mem1.engines.dialects import TokenIds
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
+from mem1.memory import memory_policy
 from mem1.rollout import Rollout
 from mem1.training.loop.recipe import Recipe
 
@@ -27,7 +27,7 @@ def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source
     offering = dialogue.offering(getattr(environment, "tools", ()))
     common = {"engine": engine, "environment": environment, "budget": config.budget}
     if config.agent is None:
-        context, reward = context_policy(config.context), config.tasks.reward_function
+        context, reward = memory_policy(config.context), config.tasks.reward_function
         return Rollout(dialogue=offering, context=context, reward=reward, **common)
     assert isinstance(dialogue, NativeDialogue)  # [agent] goes with [chat]
     _check_exact(engine)

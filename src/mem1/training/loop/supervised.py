@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import negative_log_likelihood
-from mem1.contexts import context_policy
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.out_of_memory import RECALLING, TRAINING, memory_named
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import Excerpts
 from mem1.errors import UserError
 from mem1.interrupts import stopped_while
+from mem1.memory import memory_policy
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
 from mem1.records import Ended, Task, Trajectory
@@ -219,7 +219,7 @@ def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: T
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(dialogue.codec, expert, dialogue.chat_template)
-    contexts = [context_policy(name) for name in config.sft.contexts] or [rollout.context]
+    contexts = [memory_policy(name) for name in config.sft.contexts] or [rollout.context]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):
         scripted = replace(rollout, engine=engine, context=context)

@@ -13,10 +13,10 @@ from typing import Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from mem1.contexts.notes import NOTES
-from mem1.contexts.recall import NOTHING
 from mem1.engines.codec import Codec
 from mem1.envs.webshop.invented import shop_words
+from mem1.memory.notes import NOTES
+from mem1.memory.recall import NOTHING
 from mem1.protocol import RECALL, Tags
 from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, POSSESSIVE, question_words
 from mem1.tasks.cloze.expert import FOUND

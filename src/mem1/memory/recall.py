@@ -13,9 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mem1.contexts.assembly import ContextPolicy, Kept
-from mem1.contexts.notes import read_note, standing
-from mem1.contexts.word_index import WordIndex
+from mem1.memory.notes import read_note, standing
+from mem1.memory.selection import Kept, MemoryPolicy
+from mem1.memory.word_index import WordIndex
 from mem1.protocol import without_hint
 from mem1.records import Turn
 
@@ -37,7 +37,7 @@ class Dropped:
         return f"Turn {self.turn}, {'note' if self.query is None else self.query}: {self.text}"
 
 
-def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
+def recalled(policy: MemoryPolicy, turns: Sequence[Turn]) -> str:
     """The reply to the last of these turns, which asks for something that `policy` has dropped."""
     asked, kept = turns[-1].content, policy.select(turns).kept
     results, notes = _results(turns, kept), notes_out_of_sight(turns, kept)
@@ -51,7 +51,7 @@ def recalled(policy: ContextPolicy, turns: Sequence[Turn]) -> str:
     return NOTHING if found is None else str(found)
 
 
-def _results(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Dropped]:
+def _results(turns: Sequence[Turn], kept: Sequence[Kept[Turn]]) -> list[Dropped]:
     in_sight = {id(one.turn) for one in kept if one.result}
     return [
         Dropped(number, turn.content, without_hint(turn.observation).strip())
@@ -60,7 +60,7 @@ def _results(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Dropped]:
     ]
 
 
-def notes_out_of_sight(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Dropped]:
+def notes_out_of_sight(turns: Sequence[Turn], kept: Sequence[Kept[Turn]]) -> list[Dropped]:
     """Those that stand after these turns, no two with one key, and are not among what is kept of them."""
     in_sight = {(id(one.turn), p) for one in kept for p in _positions(one)}
     return [
@@ -71,7 +71,7 @@ def notes_out_of_sight(turns: Sequence[Turn], kept: Sequence[Kept]) -> list[Drop
     ]
 
 
-def _positions(kept: Kept) -> Sequence[int]:
+def _positions(kept: Kept[Turn]) -> Sequence[int]:
     return range(len(kept.turn.notes)) if kept.only_notes is None else kept.only_notes
 
 

@@ -15,12 +15,13 @@ An answer may stand for the notes instead of copying them:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mem1.protocol import NOTE, SUMMARY, note_role
-from mem1.records import Span, Turn
+from mem1.memory.selection import Exchange
+from mem1.protocol import NOTE, SUMMARY
+from mem1.records import Span, Turn, note_role
 
 NOTES = "notes"
 """What an answer says to stand for the notes."""
@@ -59,7 +60,7 @@ def read_note(text: str) -> Note:
     return Note(text, "", text)
 
 
-def standing(turns: Sequence[Turn], first: int = 0) -> dict[int, tuple[int, ...]]:
+def standing(turns: Sequence[Exchange], first: int = 0) -> dict[int, tuple[int, ...]]:
     """Which notes stand after these turns: number of a turn, from `first`, -> positions among the notes of that turn.
 
     Notes that were replaced or removed, and those that remove others, do not. Turns without any are left out.
@@ -72,6 +73,17 @@ def standing(turns: Sequence[Turn], first: int = 0) -> dict[int, tuple[int, ...]
     for number, position in sorted(places.values()):
         found[number] = (*found.get(number, ()), position)
     return found
+
+
+def standing_notes(texts: Iterable[str]) -> list[str]:
+    """Those of these notes, oldest first, that no later one replaces or removes.
+
+    standing_notes(["harbour: 1901", "oak", "harbour: 1902"])  ->  ["oak", "harbour: 1902"]
+    """
+    entries: dict[object, str] = {}
+    for text in texts:
+        _edit(entries, read_note(text), text)
+    return list(entries.values())
 
 
 def notebook(turns: Sequence[Turn]) -> list[Note]:

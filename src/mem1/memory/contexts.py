@@ -1,6 +1,4 @@
-"""The common path of every context policy: the turns that it selects become the exact tokens of the next call.
-
-A context policy is a pure function from the turns so far to a `Selection`; `next_context` assembles the context:
+"""The renderer of memories in tokens: the turns that a memory selects become the exact tokens of the next call.
 
     prompt, then of each kept turn: completion (without a thought, without what the policy drops), result
 
@@ -13,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol
 
-from mem1.contexts.notes import note_spans
-from mem1.protocol import NOTE, SUMMARY, Filled, note_role
-from mem1.records import Origin, Span, Turn
+from mem1.memory.notes import note_spans
+from mem1.memory.selection import Kept, MemoryPolicy, Selection
+from mem1.protocol import NOTE, SUMMARY
+from mem1.records import Origin, Span, Turn, note_role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,57 +31,7 @@ class Context:
     """Kind of action that the model must take now, "summary"; None: its own choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A turn to keep, and how much of it."""
-
-    turn: Turn
-    state_tokens: int | None = None
-    """Number of leading tokens of the state's or summary's text to keep; 0: drop a state with its tags; None: all."""
-    only_notes: tuple[int, ...] | None = None
-    """Positions, among the notes of the turn, of those that are all that stays of its completion; None: all of it."""
-    result: bool = True
-    """Whether to keep its result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The turns that a policy keeps, and the action that it requests."""
-
-    kept: tuple[Kept, ...]
-    """In the order of the next context."""
-    requested_action: str | None = None
-    """As in `Context`."""
-
-
-class ContextPolicy(Protocol):
-    """How much of the past stays in the context."""
-
-    requested_action: str | None = None
-    """Kind of action that the policy sometimes requests from the model; the vocabulary must have it."""
-    needs_notes: bool = False
-    """Whether it keeps notes, so that the vocabulary must have a tag for them."""
-
-    @property
-    def name(self) -> str:
-        """The name in recipes, such as "constant" or "fold(4)"."""
-        return type(self).__name__
-
-    def select(self, turns: Sequence[Turn]) -> Selection:
-        """Select from the finished turns, of which there is at least one; something of the newest must stay."""
-        ...
-
-    def filled(self, turns: Sequence[Turn]) -> Filled | None:
-        """(tokens of the memory after these turns, the limit on them); None: it has no limit."""
-        return None
-
-
-def keep(turns: Sequence[Turn]) -> Selection:
-    """These turns, whole."""
-    return Selection(kept=tuple(Kept(turn=turn) for turn in turns))
-
-
-def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
+def next_context(policy: MemoryPolicy, prompt_ids: Sequence[int], turns: Sequence[Turn]) -> Context:
     """The context of the next turn: prompt, then completion and result of each kept turn.
 
         constant, prompt p q, one turn with completion a b and result i   ->   p q a b i
@@ -91,7 +39,7 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     A thought that does not survive (a protocol with its own thought tag) is left out of the copy. A summary is copied
     with its opening tag, which was prefilled at the end of the context that requested it, and counts as a state.
     """
-    selection = policy.select(turns) if turns else Selection(kept=())
+    selection: Selection[Turn] = policy.select(turns) if turns else Selection(kept=())
     numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
     ids = list(prompt_ids)
     start = len(ids)  # of the newest kept turn
@@ -113,7 +61,7 @@ def next_context(policy: ContextPolicy, prompt_ids: Sequence[int], turns: Sequen
     return Context(ids=tuple(ids), spans=spans, origins=tuple(origins), requested_action=selection.requested_action)
 
 
-def surviving(kept: Kept) -> tuple[int, ...]:
+def surviving(kept: Kept[Turn]) -> tuple[int, ...]:
     """Tokens of a completion that stay; the result comes after them."""
     turn, ids = kept.turn, kept.turn.completion_ids
     if kept.only_notes is not None:
@@ -123,7 +71,7 @@ def surviving(kept: Kept) -> tuple[int, ...]:
     return turn.prefill_ids + ids if turn.action == SUMMARY else ids
 
 
-def surviving_roles(kept: Kept) -> dict[str, Span]:
+def surviving_roles(kept: Kept[Turn]) -> dict[str, Span]:
     """Ranges of state, query and notes in `surviving`; a second note has the role "note 2"."""
     if kept.turn.action == SUMMARY:
         return {"state": (0, len(surviving(kept)))}
@@ -154,7 +102,7 @@ def _tiles(roles: Mapping[str, Span], length: int) -> Iterator[tuple[str, Span]]
         yield "text", (end, length)
 
 
-def _dropped(kept: Kept) -> list[Span]:
+def _dropped(kept: Kept[Turn]) -> list[Span]:
     """Ranges of the completion that do not stay, in order; they do not overlap."""
     spans = kept.turn.completion_spans
     forgotten = () if kept.turn.action == SUMMARY else ("thought", "rest")
