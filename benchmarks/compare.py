@@ -1,4 +1,4 @@
-"""Context policies compared on Atlas: each trained from one start with equal budgets, after an equal search.
+"""Memories compared on Atlas: each trained from one start with equal budgets, after an equal search.
 
     mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
     python benchmarks/compare.py
@@ -146,7 +146,7 @@ class Compare:
         return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *worlds, *overrides])
 
     def start_of(self, policy: str) -> str:
-        """Folder of the policy that trainings under this context policy begin with."""
+        """Folder of the policy that trainings under this memory begin with."""
         return self.given.start_with_notes if memory_policy(policy).needs_notes else self.given.start
 
     def done(self, path: Path, job: Callable[[], Any]) -> bool:
@@ -285,7 +285,7 @@ class Compare:
         return self.given.results / "runs" / f"{name}.json", run
 
     def trained_in(self, policy: str, seed: int) -> Path:
-        """Folder of the policies that were trained under this context policy, or under that of --trained-under."""
+        """Folder of the policies that were trained under this memory, or under that of --trained-under."""
         return self.given.out / "train" / f"{self.given.trained_under or policy}-seed{seed}"
 
     def size_jobs(self) -> Iterator[Job]:
@@ -599,7 +599,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--score", choices=SCORES, default="em", help="of a task, the mean of its objectives")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the recipe to change")
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="context policies")
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES), help="memories")
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[1.5e-4, 3e-4, 6e-4], help="searched")
     parser.add_argument("--tokens", type=int, default=400_000, help="sampled in a training")
     parser.add_argument("--minutes", type=float, default=5, help="CPU time of a training; 0: none asked for")

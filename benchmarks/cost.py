@@ -110,7 +110,7 @@ def costs(made: Sequence[Call], prices: Prices) -> list[float]:
 def recorded_sizes(trajectory: Trajectory) -> Sizes:
     """The sizes of an attempt recorded under `constant`, `fold(k)`, `full` or `window(k)`.
 
-    Raises UserError for other context policies, which do not make one call per turn, and for an attempt without calls.
+    Raises UserError for other memories, which do not make one call per turn, and for an attempt without calls.
     """
     name = trajectory.task.id if trajectory.task is not None else "?"
     if not isinstance(memory_policy(trajectory.context), Fold | Full | Window):
@@ -147,10 +147,10 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCost:
-    """The cost of one context policy. Means are over attempts."""
+    """The cost of one memory. Means are over attempts."""
 
     context: str
-    """Name of the context policy."""
+    """Name of the memory."""
     k: int | None
     """None: `full`."""
     cost: float

@@ -188,7 +188,7 @@ def evaluate(recipe: str, *settings: str, script: str | None = None) -> Command:
 
 
 def memory(context: str) -> Command:
-    """An evaluation of the shipped policy under a context policy."""
+    """An evaluation of the shipped policy under a memory."""
     vocabulary = "paper-summary" if context.startswith("summary") else "paper"
     return evaluate("rl", f"context={context}", f"vocabulary={vocabulary}")
 

@@ -28,7 +28,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--out", type=Path, default=Path("runs/benchmark-quickstart"))
-    arguments.add_argument("--context", default=MEMORY, help="context policy")
+    arguments.add_argument("--context", default=MEMORY, help="memory")
     given = arguments.parse_args()
     results = [result(seed, given.out, given.context) for seed in given.seeds]
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")

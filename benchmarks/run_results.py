@@ -30,7 +30,7 @@ def read_result(path: Path) -> Any:
 
 
 def by_policy(folder: Path) -> dict[str, dict[int, Run]]:
-    """The runs in a folder, by context policy and seed."""
+    """The runs in a folder, by memory and seed."""
     found: dict[str, dict[int, Run]] = {}
     for path in sorted((folder / "runs").glob("*-seed*.json")):
         policy, _, seed = path.stem.rpartition("-seed")

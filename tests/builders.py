@@ -1,4 +1,4 @@
-"""What several tests build: tiny random models and random trajectories of every context policy."""
+"""What several tests build: tiny random models and random trajectories of every memory."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def random_trajectory(
     longest: int = 6,
     vocabulary: int = VOCABULARY,
 ) -> Trajectory:
-    """Random completions and results under a context policy; each part is 1 to `longest` tokens long."""
+    """Random completions and results under a memory; each part is 1 to `longest` tokens long."""
 
     def part() -> tuple[int, ...]:
         return random_tokens(rng, rng.randint(1, longest), vocabulary)

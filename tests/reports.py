@@ -1,4 +1,4 @@
-"""Runs for tests of reports: attempts of experts in Atlas under every context policy, and hostile texts."""
+"""Runs for tests of reports: attempts of experts in Atlas under every memory, and hostile texts."""
 
 from __future__ import annotations
 

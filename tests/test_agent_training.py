@@ -194,7 +194,7 @@ def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Pat
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "agent my_agent:run" in page and "searches" in page
     made = run_facts(tmp_path / "runs" / "mine")
-    assert made["agent"] == "my_agent:run" and "context policy" not in made
+    assert made["agent"] == "my_agent:run" and "memory" not in made
     (row,) = rows(tmp_path / "runs" / "mine")
     assert row["reencoded_share"] == 0 and row["searches"] > 0
     shown = CliRunner().invoke(app, ["eval", "recipe.toml", *few, "model.path=runs/mine/policy"])

@@ -282,8 +282,8 @@ def test_memories_are_checked_before_anything_runs():
     with pytest.raises(UserError, match=r"fold\(auto\) needs prices"):
         scripted_player("script", state=None).check("fold(auto)")
     scripted_player("script", state=None, prices=PRICES).check("fold(auto)")
-    with pytest.raises(UserError, match="unknown context policy 'full'"):
-        script_player("script", state=None).check("full")
+    with pytest.raises(UserError, match="unknown memory 'forget'"):
+        script_player("script", state=None).check("forget")
 
 
 def test_an_estimate_is_what_the_script_uses():

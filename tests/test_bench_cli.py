@@ -99,7 +99,7 @@ def test_settings_are_in_every_request(terminal: Terminal):
         ("--policy shipped --chat", "--chat: is for a script"),
         ("--script 50 --device cpu", "--device: is for a policy"),
         ("--script 50 --memory constant,full", "limited under the memory constant, not under full"),
-        ("--script unlimited --memory full", "unknown context policy 'full'"),
+        ("--script unlimited --memory forget", "unknown memory 'forget'"),
         ("--script unlimited --memory a,,b", "should be names with commas between them"),
         ("--script unlimited --suite fast", "unknown suite 'fast'"),
         ("--script unlimited --families tall", "has no family 'tall'; it has: independent, chain"),

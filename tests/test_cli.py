@@ -121,7 +121,7 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
         ),
         (
             "context=constnat",
-            "context (from the command line): unknown context policy 'constnat' (did you mean constant?); known",
+            "context (from the command line): unknown memory 'constnat' (did you mean constant?); known",
         ),
         ("groups", "'groups' is not an override; write key=value"),
         ("tasks.entities=100000", "20 to"),

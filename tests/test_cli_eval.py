@@ -199,7 +199,7 @@ def test_the_report_says_how_an_evaluation_was_made(terminal: Terminal, tmp_path
     assert terminal(*asked, "evaluation.seed=3")[0] == 0
     facts = evaluation_facts(folder)
     assert facts["command"] == f"mem1 {' '.join(ATLAS)} {' '.join(SCRIPT)} --out evaluation evaluation.seed=3"
-    assert (facts["seed"], facts["model"], facts["context policy"]) == ("3", "scripted", "constant")
+    assert (facts["seed"], facts["model"], facts["memory"]) == ("3", "scripted", "constant")
     assert f"mem1 {mem1.__version__}" in facts["versions"] and facts["hardware"]
     assert terminal("report", folder)[0] == 0
     assert facts["command"] in (folder / "report.html").read_text()

@@ -115,7 +115,7 @@ class TestVerify:
         result = call("verify", "--model", policy, *QUICK, "context=fold(3)")
         assert result.exit_code == 1
         table, explanation = result.stdout.split("sampler and trainer, largest: ")
-        assert "causality" in table and "context policy fold(3)" in table and "failed" in table
+        assert "causality" in table and "memory fold(3)" in table and "failed" in table
         assert max(map(len, table.splitlines())) <= 80
         assert explanation.startswith("difference between a token's log-prob")
         assert "Not exact: failed: sampler and trainer, largest" in explanation.splitlines()[-1]
@@ -135,7 +135,7 @@ class TestVerify:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["context=half"], "unknown context policy 'half'"),
+            (["context=half"], "unknown memory 'half'"),
             (["tasks.kind=chess"], "chess"),
             (["tasks.kind=multihop"], r"required key tasks\.questions is missing"),
             (["engine.kind=script", "engine.answer=x"], "the model runs in this process"),
@@ -357,7 +357,7 @@ class TestReport:
         assert found == {
             "command": "mem1 quickstart --seed 7",
             "seed": "7",
-            "context policy": "constant",
+            "memory": "constant",
             "tasks": "atlas",
             "training": "sft, 3 steps; rl, 2 steps on N = 2 (12 tasks, 8 attempts at each, a step)",
         }

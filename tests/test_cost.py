@@ -94,7 +94,7 @@ class TestByHand:
 def simulate(
     sizes: Sizes, policy: MemoryPolicy, cache: PrefixCache, thoughts: float, turns: int
 ) -> list[tuple[int, ...]]:
-    """(fresh, cached, written, output) of each call, from token sequences that a context policy builds.
+    """(fresh, cached, written, output) of each call, from token sequences that a memory builds.
 
     All tokens differ, so two contexts share what the policy kept and nothing by chance. What is cached is a set of
     prefixes; whether a turn drops something is seen in the next context.
@@ -275,7 +275,7 @@ class TestRecorded:
         assert [c.output for c in made] == [len(turn.completion_ids) for turn in attempt.turns]
 
     def test_an_attempt_under_another_policy_that_asks_for_summaries_is_refused(self):
-        with pytest.raises(UserError, match="unknown context policy 'nonsense'"):
+        with pytest.raises(UserError, match="unknown memory 'nonsense'"):
             recorded_sizes(Trajectory(turns=rolled_out(Full(), [(1, 1, 1)]).turns, context="nonsense"))
 
     def test_an_attempt_without_a_call_is_refused(self):

@@ -1,6 +1,6 @@
 """However a step is laid out, it is the same step: one loss, one gradient, the same weights afterwards.
 
-Random trajectories of every context policy, with an old log-prob and an advantage for each sampled token, are
+Random trajectories of every memory, with an old log-prob and an advantage for each sampled token, are
 trained one turn a row, padded, as one token tree, shuffled, in micro-batches, cut into packs, and on two ranks. In
 float64 all agree to 1e-10. transformers' own RMSNorm rounds to float32 even in a float64 model, and then two layouts
 agree to about 1e-7 only, which says nothing; so the tiny models here have norms that really are float64

@@ -228,7 +228,7 @@ def test_dropout_hides_a_note_for_good_and_about_as_many_as_it_says():
 
 @pytest.mark.parametrize("name", ["dropout(0)", "dropout(100)", "dropout"])
 def test_dropout_needs_a_percentage(name: str):
-    with pytest.raises(UserError, match=r"unknown context policy 'dropout.*p is a percentage"):
+    with pytest.raises(UserError, match=r"unknown memory 'dropout.*p is a percentage"):
         memory_policy(name)
 
 
@@ -238,13 +238,13 @@ def test_the_name_in_a_recipe(name: str):
 
 
 def test_notes_of_at_least_one_token():
-    with pytest.raises(UserError, match="unknown context policy 'notes"):
+    with pytest.raises(UserError, match="unknown memory 'notes"):
         memory_policy("notes(0)")
 
 
 @pytest.mark.parametrize("name", ["notebook(0)", "notebook"])
 def test_a_notebook_needs_a_number_of_notes(name: str):
-    with pytest.raises(UserError, match="unknown context policy 'notebook"):
+    with pytest.raises(UserError, match="unknown memory 'notebook"):
         memory_policy(name)
 
 

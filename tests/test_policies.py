@@ -1,4 +1,4 @@
-"""Every context policy through the whole loop: the expert works with it, and training on its contexts is exact."""
+"""Every memory through the whole loop: the expert works with it, and training on its contexts is exact."""
 
 from __future__ import annotations
 

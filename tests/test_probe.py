@@ -165,7 +165,7 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("folds(3)",), "unknown memory 'folds(3)' (did you mean fold(3)?); known: keep, mask"),
+        (("folds(3)",), "unknown memory 'folds(3)' (did you mean fold(3)?); known: constant, fold"),
         (("--base-url", "http://127.0.0.1:9/v1"), "--base-url and --model go together"),
         (("--transcripts", "x.jsonl", "--facts", "3"), "--facts: belongs to invented transcripts"),
         (("--prices", "free"), "unknown price class 'free'"),

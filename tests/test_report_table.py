@@ -73,7 +73,7 @@ def test_a_domain_without_exact_match_shows_its_own_metrics_in_its_place():
 def test_the_table_prints_every_row_within_80_columns():
     text = printed(rows())
     assert len(re.findall(r"^ ?(?:base|trained) ", text, flags=re.MULTILINE)) == 4
-    assert "1.00 [0.00, 1.00]" in text and "Context policy: constant." in text
+    assert "1.00 [0.00, 1.00]" in text and "Memory: constant." in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -125,7 +125,7 @@ def test_latex_escapes_what_means_something_to_it():
     line = next(line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line)
     names = r"{[}a\_b] 50\% \& \textbackslash{}x\{y\}\textasciitilde{}\textasciicircum{}\$\#\textless{}"
     assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [0.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
-    assert text.startswith("% Context policy: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
+    assert text.startswith("% Memory: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
 
 
 def test_csv_has_one_line_a_run_policy_and_n_with_every_number_unrounded():

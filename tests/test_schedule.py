@@ -1,4 +1,4 @@
-"""A schedule for the memory: phases of the curriculum that name a context policy of their own."""
+"""A schedule for the memory: phases of the curriculum that name a memory of their own."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_schedule_in_a_recipe(tmp_path: Path):
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("notes(120)", "notse(120)", "unknown context policy 'notse.120.' .did you mean notes.*; known: constant"),
+        ("notes(120)", "notse(120)", "unknown memory 'notse.120.' .did you mean notes.*; known: constant"),
         ('"paper-notes"', '"paper-summary"', "policy notes.120. keeps notes, but the vocabulary"),
         ('context = "notes(60)"\nvocabulary = "paper-notes"', "", "requests a summary, but the vocabulary 'paper'"),
     ],

@@ -203,7 +203,7 @@ class TestLeftOut:
                 {"context": "amem"},
                 PAPER,
                 {},
-                "attempt 1 cannot be encoded for this model: unknown context policy 'amem'",
+                "attempt 1 cannot be encoded for this model: unknown memory 'amem'",
             ),
             ({"ended": "x"}, PAPER, {}, "attempts.jsonl:1: not a trajectory record"),
             (None, PAPER, {}, "attempts.jsonl has no attempt to train: they are empty"),

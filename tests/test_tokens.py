@@ -1,4 +1,4 @@
-"""Token counts of one attempt under every context policy, worked out by hand.
+"""Token counts of one attempt under every memory, worked out by hand.
 
 The prompt is p q. Five turns write a state and a search, or the answer; letters stand for tokens:
 

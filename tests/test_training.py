@@ -473,7 +473,7 @@ def test_more_objectives_than_questions_are_found_before_anything_is_written(con
 
 def test_an_unknown_context_policy_is_refused_with_the_recipe(config: Recipe):
     with pytest.raises(
-        ValueError, match=r"unknown context policy 'constnat' \(did you mean constant\?\); known: constant, notes"
+        ValueError, match=r"unknown memory 'constnat' \(did you mean constant\?\); known: constant, fold"
     ):
         Recipe(**{**config.model_dump(), "context": "constnat"})
 

@@ -383,7 +383,7 @@ def test_a_recording_is_walked_through_step_by_step(visitor: Visitor):
     assert "dark blue ← clicked" in visitor.go("/replay/1/3").page.text
     assert "dark blue chosen" in visitor.go("/replay/1/4").page.text and "state 4" in visitor.page.text
     visitor.go("/replay/1/5")
-    for said in ("Recorded reward 0.6", "Context policy constant", "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"):
+    for said in ("Recorded reward 0.6", "Memory constant", "1 \u00d7 (1 + 1 + 1) / (2 + 2 + 1) = 0.6"):
         assert said in visitor.page.text, said
     assert [link["href"] for link in visitor.page.all("a") if "rel" in link] == ["/replay/1/4"]
 

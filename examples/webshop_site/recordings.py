@@ -59,7 +59,7 @@ class Recording:
     reward: float | None
     """The recorded reward. None: never scored."""
     context: str
-    """Name of the context policy."""
+    """Name of the memory."""
 
     def sessions(self, shop: Shop) -> tuple[Session, ...]:
         """The sessions before each turn and after the last one; none in case of `trouble`."""

@@ -64,7 +64,7 @@ class Tags:
     """Text of the hint before the last turn; None: in our words, which tell to answer, or in a shop to finish."""
     memory_left: str | None = None
     """Text that follows in the hint and shows how much of its limit a memory has used, such as "[MEMORY {used} of
-    {limit}] "; for context policies with a limit. None: it is not shown."""
+    {limit}] "; for memories with a limit. None: it is not shown."""
     layout: str = "<{result}> {hint} {text} </{result}>"
     """A result: its tags, the hint, which may be left out, and the environment's text."""
     parse: Parse = "strict"

@@ -282,7 +282,7 @@ class Trajectory:
     """The environment's measurements besides the reward, by name: one number, or one per objective. Question domains
     have "em" (exact match, 0 or 1) and "f1" (in [0, 1]); empty: never scored, or nothing measured."""
     context: str = ""
-    """Name of the context policy, such as "constant" or "fold(4)"."""
+    """Name of the memory, such as "constant" or "fold(4)"."""
     attempt: int = 0
     """Number of this attempt at its task, from 0; with the seed and the task it determines what is sampled."""
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""The loop: context policy x environment x engine -> Trajectory.
+"""The loop: memory x environment x engine -> Trajectory.
 
 All attempts advance together, one turn per round, so that engine and retriever work on batches:
 

@@ -1,7 +1,7 @@
 """Recipes on the command line: `mem1 eval | run | verify [RECIPE] key=value`, with short names for frequent keys.
 
 mem1 eval --corpus notes --limit 20     is     mem1 eval tasks.corpus=notes evaluation.tasks=20
-mem1 eval webshop-quick --limit 20      the tasks, tags, context policy and budget of a shipped recipe
+mem1 eval webshop-quick --limit 20      the tasks, tags, memory and budget of a shipped recipe
 """
 
 from __future__ import annotations

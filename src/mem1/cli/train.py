@@ -200,7 +200,7 @@ def export(
 
 
 MEMORY = "notebook(4)"
-"""The context policy of `QUICKSTART`: `mem1 quickstart` without `--context`."""
+"""The memory of `QUICKSTART`: `mem1 quickstart` without `--context`."""
 WITHOUT_NOTES = ("vocabulary=paper-summary", "model.path=shipped-memories")
 """What `mem1 quickstart` changes in its recipe for a memory without notes."""
 
@@ -220,7 +220,7 @@ def quickstart(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     context: Annotated[
         str,
-        typer.Option(help="Memory: notebook(4), notes, constant (MEM1's own), full, or another context policy."),
+        typer.Option(help="Memory: notebook(4), notes, constant (MEM1's own), full, or another memory."),
     ] = MEMORY,
 ) -> None:
     """Evaluate a shipped policy, train it by reinforcement learning on two objectives, evaluate again."""
@@ -247,9 +247,7 @@ def quickstart(
     from mem1.training.ranks.processes import Ranks
 
     console = stderr()
-    console.print(
-        f"mem1 quickstart, seed {seed}, context policy {context}; everything is written to {folder}", soft_wrap=True
-    )
+    console.print(f"mem1 quickstart, seed {seed}, memory {context}; everything is written to {folder}", soft_wrap=True)
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):

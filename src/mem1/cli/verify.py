@@ -42,7 +42,7 @@ def command(
     """Check on fresh trajectories that training is exact; exit code 1 if a check fails or cannot be made.
 
     Without a recipe: the shipped policy on tasks of two questions of an invented world (Atlas). With one: its model,
-    tasks, tags, context policy, budget and attention, on the first number of objectives that it trains. Sampling is at
+    tasks, tags, memory, budget and attention, on the first number of objectives that it trains. Sampling is at
     rl.temperature; a recipe without RL uses evaluation.temperature if above 0, else 1.
     """
     from mem1.errors import UserError
@@ -164,7 +164,7 @@ def _show(
     console = Console(highlight=False)
     console.print(
         f"{sizes['sampled_tokens']:,} sampled tokens of {sizes['turns']:,} turns of {sizes['trajectories']:,} "
-        f"trajectories; context policy {context}"
+        f"trajectories; memory {context}"
     )
     if steered:
         console.print("The model reached no second turn by itself: its tags were written for it, the rest is sampled.")

@@ -34,7 +34,7 @@ class Vocabulary(Config):
     turns_left: str | None = None
     last_turn: str | None = None
     memory_left: str | None = None
-    """Text in the hint with the fields {used} and {limit}, for context policies with a limit."""
+    """Text in the hint with the fields {used} and {limit}, for memories with a limit."""
     layout: str | None = None
     parse: Parse | None = None
 

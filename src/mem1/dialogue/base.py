@@ -5,7 +5,7 @@
     -> the model's completion, read as a turn               dialogue.read(...), dialogue.actions(turn)
     + the environment's replies to its actions              dialogue.replies([...])
 
-Everything is encoded once; a context policy puts the pieces together (`mem1.memory`).
+Everything is encoded once; a memory puts the pieces together (`mem1.memory`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class AgentConfig(Config):
 
     @property
     def name(self) -> str:
-        """What stands in the place of the context policy's name."""
+        """What stands in the place of the memory's name."""
         who = f"{MADE_BY}{self.entry or ' '.join(self.command or ())}"
         return who if self.memory is None else f"{who}, {self.memory}"
 

@@ -59,7 +59,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Results of one policy under one context policy on tasks of N objectives.
+    """Results of one policy under one memory on tasks of N objectives.
 
     Means are over tasks, with one attempt per task; every attempt counts, however it ended.
     """
@@ -67,7 +67,7 @@ class Row:
     policy: str
     """Name of the weights, such as "base" or "trained"."""
     context: str
-    """Name of the context policy, such as "constant"."""
+    """Name of the memory, such as "constant"."""
     objectives: int
     """N, the number of questions in a task."""
     tasks: int

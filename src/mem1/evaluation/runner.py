@@ -89,7 +89,7 @@ def evaluate(
     With a `folder`, the trajectories of each size are written to `<policy>-<N>.jsonl`, chunk by chunk during the
     evaluation and in the order of the tasks at the end, with their row beside them. An evaluation that was killed, or
     that covered only the first tasks, continues with the missing chunks; attempts in which a tool failed are repeated.
-    `settings` identifies model and tasks (`store.made_with`). A file made with other settings, tasks, context policy,
+    `settings` identifies model and tasks (`store.made_with`). A file made with other settings, tasks, memory,
     tags, budget or sampling is an error unless `overwrite`, which replaces it.
 
     Raises UserError for such a file, for one that cannot be written, and while another command uses the folder;

@@ -63,7 +63,7 @@ class TurnSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Tokens of one attempt, independent of the context policy it is priced under. Raises ValueError without turns."""
+    """Tokens of one attempt, independent of the memory it is priced under. Raises ValueError without turns."""
 
     prompt: int
     turns: tuple[TurnSizes, ...]
@@ -129,7 +129,7 @@ def attempt_cost(trajectory: Trajectory, prices: PriceClass) -> float:
 def appended_tokens(trajectory: Trajectory, *, prompt: bool = True) -> list[int]:
     """Per turn, context + completion in tokens if every earlier completion and result were still there.
 
-    For the context policy `full` these are the actual sizes. A requested summary adds nothing, because an agent that
+    For the memory `full` these are the actual sizes. A requested summary adds nothing, because an agent that
     appends writes none. Raises ValueError if a turn did not record its prompt.
     """
     sizes: list[int] = []

@@ -12,7 +12,7 @@ depth-first:
     parent       -1  0  1  2  3  4  5  1  7  8  9     the logit at `parent` predicts the token
     end          11 11  7  7  7  7  7 11 11 11 11     one past the last index of the token's subtree
 
-Token k is visible to token q iff `k <= q < end[k]`: the whole mask, for every context policy. Here the sampled
+Token k is visible to token q iff `k <= q < end[k]`: the whole mask, for every memory. Here the sampled
 "a b" and its copy in the second context are one pair of nodes, as nothing older stood before either; the copy
 of "c d" in the third context has other ancestors than the sampled one and is a pair of its own.
 `target_node` lists the sampled tokens: a b, c d, e -> 2 3 5 6 10.

@@ -4,7 +4,7 @@
     ->  tokens of the trees of all packs, the sampled ones among them, visible pairs, and the work of sampling
 
 Attempts of given sizes are invented, or those of a run are taken. They are token lists, which the recipe's own packing
-packs, so the training code itself counts every context policy. Of many tasks only a few are made, and their counts are
+packs, so the training code itself counts every memory. Of many tasks only a few are made, and their counts are
 scaled.
 """
 
@@ -129,7 +129,7 @@ def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
 def step_tokens(
     context: str, sizes: Sizes, *, groups: int, attempts: int, pack_tokens: int, packed: bool = True
 ) -> StepTokens:
-    """Tokens of a step whose attempts all have these sizes, under the context policy of this name."""
+    """Tokens of a step whose attempts all have these sizes, under the memory of this name."""
     made = min(groups, TASKS_MADE)
     some = made_groups(memory_policy(context), sizes, groups=made, attempts=attempts)
     return counted(some, scale=groups / made, pack_tokens=pack_tokens, packed=packed)

@@ -218,7 +218,7 @@ def reencoded_share(trajectories: Sequence[Trajectory]) -> float:
     """Share of the tokens carried from a turn into the next context that are not the sampled ones; must be 0.
 
     All tokens that were copied from earlier turns are looked up in order among those that their turn sampled; those not
-    found have changed. Where origins were not recorded, only the newest turn is compared, of which every context policy
+    found have changed. Where origins were not recorded, only the newest turn is compared, of which every memory
     keeps part: from its state to its query, or, where these were not recorded either, the whole completion.
     """
     carried = changed = 0

@@ -44,7 +44,7 @@ def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
 
     The score is exact match, or the reward in a domain without it.
 
-    The numbers are those of the last policy in `rows`; "before" is the first policy under the same context policy.
+    The numbers are those of the last policy in `rows`; "before" is the first policy under the same memory.
     """
     if not rows:
         return []

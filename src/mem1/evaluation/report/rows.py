@@ -153,7 +153,7 @@ def shown(columns: Sequence[Column], rows: Sequence[ReportRow]) -> list[Column]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """One policy under one context policy at the tasks of one size."""
+    """One policy under one memory at the tasks of one size."""
 
     row: Row
     trajectories: Sequence[Trajectory]
@@ -239,7 +239,7 @@ def rows_of(runs: Sequence[Run]) -> list[ReportRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One policy under one context policy, in every run that has it."""
+    """One policy under one memory, in every run that has it."""
 
     name: str
     policy: str

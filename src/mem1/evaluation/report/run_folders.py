@@ -47,7 +47,7 @@ def write_run_report(run: Path, *, tokenizer: Path | None = None) -> Path:
 def read_runs(folders: Sequence[Path], *, tokenizer: Path | None = None) -> list[Run]:
     """Everything that a page or a table shows of these runs.
 
-    Runs whose config.toml differ only in seeds and context policy form a family, named after them without "seed0".
+    Runs whose config.toml differ only in seeds and memory form a family, named after them without "seed0".
     Raises UserError if a folder is not a run's or has nothing to report yet, or a file in it is damaged.
     """
     runs = [_read(f, n, tokenizer) for f, n in zip(folders, run_names(folders), strict=True)]
@@ -104,7 +104,7 @@ def training_folder(run: Path) -> Path | None:
 
 
 def _all_but_seeds(training: Path) -> str:
-    """What the runs of a family share: their configuration without seeds and context policy, which every row names."""
+    """What the runs of a family share: their configuration without seeds and memory, which every row names."""
     config: dict[str, Any] = dict(read_toml(training / "config.toml"))
     evaluation = {key: value for key, value in config.pop("evaluation", {}).items() if key != "seed"}
     shared = {key: value for key, value in config.items() if key not in ("seed", "context")}
@@ -173,7 +173,7 @@ def _facts(config: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, 
     return {
         "command": " ".join(_PROGRAM.get(word, word) for word in command),
         "seed": str(config.get("seed", "")),
-        "context policy": "" if "agent" in config else str(config.get("context", "")),
+        "memory": "" if "agent" in config else str(config.get("context", "")),
         "agent": _agent(config.get("agent", {})),
         "tasks": str(config.get("tasks", {}).get("kind", "")),
         "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),

@@ -88,9 +88,9 @@ def _in_order(found: Sequence[Series]) -> Iterator[tuple[Series, ReportRow]]:
 
 
 def note(rows: Sequence[ReportRow]) -> str:
-    """The meaning of the columns, the context policy if all share one, endings, repeated questions and failures."""
+    """The meaning of the columns, the memory if all share one, endings, repeated questions and failures."""
     contexts = {row.context for row in rows}
-    shared = f"Context policy: {contexts.pop()}. " if len(contexts) == 1 else ""
+    shared = f"Memory: {contexts.pop()}. " if len(contexts) == 1 else ""
     means = "For a mean of runs: [lowest run, highest run]. " if any(line.mean for line in series(rows)) else ""
     special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
     measured = "".join(f"{column.heading}: {column.meaning}. " for column in own_metrics(rows))

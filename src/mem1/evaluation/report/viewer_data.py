@@ -246,7 +246,7 @@ def fit(runs: Sequence[Run], largest: int) -> Fitted:
 
 
 def group_name(run: Run, attempts: Attempts, runs: Sequence[Run]) -> str:
-    """Name of a policy on the page, with its context policy and run if there are several."""
+    """Name of a policy on the page, with its memory and run if there are several."""
     contexts = {attempts.row.context for run in runs for attempts in run.attempts}
     parts = (attempts.row.policy, attempts.row.context if len(contexts) > 1 else "", run.name if len(runs) > 1 else "")
     return ", ".join(filter(None, parts))

@@ -5,7 +5,7 @@
       overrides: ["tasks.top_k=5"]
       concurrency: 256
 
-The recipe supplies tasks, context policy, vocabulary, budget and model.chat_template; verl's own configuration supplies
+The recipe supplies tasks, memory, vocabulary, budget and model.chat_template; verl's own configuration supplies
 model, algorithm and sampling. Most of verl's defaults pass `check_trainer`; a wrong value would silently train on
 different numbers:
 

@@ -5,7 +5,7 @@
     reference (KL penalty)      log-probs, frozen
 
 A value is read where the token's logit is read: at the tree's `parent` of the token. So a value sees exactly what the
-policy saw, under every context policy.
+policy saw, under every memory.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Recipe(Config):
     can reason apart from its memory; -shop: for a shop; published: as the released code words and reads it. Or a table,
     [vocabulary], of your own."""
     context: ContextName = "constant"
-    """Context policy of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
+    """Memory of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
     another: constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k),
     summary(n), belief, external(k), none."""
     model: ModelConfig = ModelConfig()

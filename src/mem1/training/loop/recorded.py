@@ -6,7 +6,7 @@
 
 An attempt that this tokenizer recorded, with the same tokens around the prompt, is trained exactly as it was sampled.
 Of any other attempt, what was sampled is text: from an API, by a model with another tokenizer, in a file of another
-program. It is encoded anew, part by part (prompt, completions, results), and its context policy puts the contexts
+program. It is encoded anew, part by part (prompt, completions, results), and its memory puts the contexts
 together again. The sampled tokens of an attempt stay as they are if only the chat template around the prompt differs.
 """
 
@@ -81,7 +81,7 @@ def read_recorded(config: Sft, dialogue: Dialogue) -> Recorded:
     """The attempts of `config.trajectories` that are trained, in tokens of this model.
 
     Raises UserError, with the file, for one that cannot be read, for an attempt in another vocabulary or under an
-    unknown context policy, and where no attempt is left.
+    unknown memory, and where no attempt is left.
     """
     files = recorded_files(config)
     reader = None if config.reader is None else register.reader.get(config.reader)

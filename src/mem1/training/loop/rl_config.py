@@ -43,7 +43,7 @@ class Phase(Config):
     objectives: Sizes = (2,)
     """Numbers of objectives; the tasks of a step take them in turn."""
     context: ContextName | None = None
-    """Context policy of the attempts that train, from this phase on; None: that of the phase before it, and in the
+    """Memory of the attempts that train, from this phase on; None: that of the phase before it, and in the
     first the recipe's."""
 
 
@@ -108,7 +108,7 @@ class Rl(Config):
         return self._phases(step)[-1].objectives
 
     def context(self, step: int) -> str | None:
-        """Context policy at this step, counted from 0; None: the recipe's."""
+        """Memory at this step, counted from 0; None: the recipe's."""
         named = [phase.context for phase in self._phases(step) if phase.context is not None]
         return named[-1] if named else None
 

@@ -62,7 +62,7 @@ class Sft(Config):
     tasks: int = Field(default=2000, ge=1, le=10_000_000)
     """Demonstrated tasks per number of objectives."""
     contexts: tuple[ContextName, ...] = ()
-    """Context policies of the demonstrations; tasks are dealt to them in turn. Empty: the recipe's own."""
+    """Memories of the demonstrations; tasks are dealt to them in turn. Empty: the recipe's own."""
     cut_short: float = Field(default=0.0, ge=0, le=1)
     """Share of the demonstrations whose turn limit is too low, so that they show a forced answer."""
     tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)

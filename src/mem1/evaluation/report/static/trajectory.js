@@ -36,7 +36,7 @@ const headView = (data, trajectory, t) => {
     make("h3", {}, `${group.name}, N = ${group.objectives}`),
     make("p", { class: "ending" }, `Trajectory ${t}, task `, marked(task.id || "unknown"), ": ",
       make("b", { class: trajectory.ended === "answered" ? "good" : "bad" }, words(trajectory.ended)),
-      ` after ${turns}${limit} ${turns === 1 ? "turn" : "turns"}, context policy ${group.context}, `,
+      ` after ${turns}${limit} ${turns === 1 ? "turn" : "turns"}, memory ${group.context}, `,
       trajectory.reward === null ? "never scored" : `reward ${+trajectory.reward.toFixed(3)}`,
       Object.entries(trajectory.metrics).map(([name, value]) => (Array.isArray(value) ? "" : `, ${name} ${+value.toFixed(3)}`)),
       trajectory.detail ? [". ", marked(trajectory.detail)] : ""),
