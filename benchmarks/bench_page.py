@@ -1,7 +1,7 @@
 """How soon a page of `mem1 bench` shows its first figure in Chromium, and how large it is.
 
     python benchmarks/bench_page.py                          5,000 tasks under two memories
-    python benchmarks/bench_page.py --tasks 20000 --memories keep notes mask
+    python benchmarks/bench_page.py --tasks 20000 --memories full notes masked
 
 Prints a Markdown table: medians over the reloads, in milliseconds since the page was requested. Needs playwright, and
 Chromium.
@@ -31,7 +31,7 @@ TIMES = {"firstFigureMs": "first figure", "figuresMs": "all figures", "listMs": 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=5000)
-    parser.add_argument("--memories", nargs="+", default=["keep", "notes"])
+    parser.add_argument("--memories", nargs="+", default=["full", "notes"])
     parser.add_argument("--reloads", type=int, default=5)
     given = parser.parse_args()
     print(f"{hardware()}, commit {commit()}; {given.tasks:,} tasks, {len(given.memories)} memories\n")

@@ -79,7 +79,7 @@ from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
 from mem1.memory import memory_policy
 from mem1.prices import PRICE_CLASSES
-from mem1.protocol import ANSWER, RECALL, vocabulary
+from mem1.protocol import ANSWER, NOTE, RECALL, vocabulary
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
 from mem1.training.loop.recipe import Recipe
@@ -137,7 +137,7 @@ class Compare:
     given: argparse.Namespace
 
     def config(self, policy: str, seed: int, *overrides: str) -> Recipe:
-        noting = memory_policy(policy).needs_notes
+        noting = NOTE in memory_policy(policy).asks
         start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
@@ -147,7 +147,7 @@ class Compare:
 
     def start_of(self, policy: str) -> str:
         """Folder of the policy that trainings under this memory begin with."""
-        return self.given.start_with_notes if memory_policy(policy).needs_notes else self.given.start
+        return self.given.start_with_notes if NOTE in memory_policy(policy).asks else self.given.start
 
     def done(self, path: Path, job: Callable[[], Any]) -> bool:
         """Whether the job was done here: False where another process is at it or has finished it in the meantime."""

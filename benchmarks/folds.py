@@ -28,7 +28,10 @@ from mem1.messages import Bounds, check, fold
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from transcripts import FORMS, conversation, prefixes
 
-POLICIES = ("keep", "mask(1)", "mask(3)", "window(1)", "window(3)", "fold(1)", "fold(3)", "notes", "notes(100)")
+POLICIES = (
+    *("full", "archive(1)", "archive(3)", "window(1)", "window(3)", "constant", "fold(3)", "notes", "notes(100)"),
+    *("masked", "notebook(2)", "dropout(50)", "discard_all(200)", "summary(200)", "capped(60)", "external(2)", "none"),
+)
 BOUNDS = (Bounds(), Bounds(result=60, state=60, images=1), Bounds(prompt=1_500, result=200, state=100, handles=False))
 LIMITS = (Bounds(), Bounds(result=500), Bounds(result=500, prompt=20_000))
 """Bounds of the conversation that is timed."""
@@ -85,7 +88,7 @@ def main() -> None:
     messages = long_conversation()
     print(f"encoding 200 messages as JSON: {milliseconds(lambda: json.dumps(messages)):.2f} ms")
     print("| policy | 200 messages, ms | results of 500 tokens, ms | and prompts of 20,000, ms |\n|---|--:|--:|--:|")
-    for policy in ("keep", "mask(3)", "window(3)", "fold(8)", "notes"):
+    for policy in ("full", "archive(3)", "window(3)", "fold(8)", "notes"):
         times = [milliseconds(partial(fold, messages, policy, bounds=bounds)) for bounds in LIMITS]
         print(f"| {policy} | {' | '.join(f'{each:.2f}' for each in times)} |")
 

@@ -19,7 +19,7 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling, new_session
 from mem1.memory import memory_policy
-from mem1.protocol import vocabulary
+from mem1.protocol import NOTE, vocabulary
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
 from mem1.training.loop.recipe import Recipe
@@ -62,7 +62,7 @@ def timed(rollout: Rollout, tasks: Sequence[Task], session: int | None) -> tuple
 
 
 def made(given: argparse.Namespace, policy: str):
-    noting = memory_policy(policy).needs_notes
+    noting = NOTE in memory_policy(policy).asks
     keys = [f"model.path={given.start_with_notes if noting else given.start}", f"context={policy}", "workers=1"]
     keys += ["tasks.prompt=ordered", "tasks.labels=128", *(["vocabulary=paper-notes"] if noting else [])]
     config = load_toml(RECIPE, Recipe, keys)

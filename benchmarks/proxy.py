@@ -32,7 +32,7 @@ from streams import Streams, all_streams
 
 from mem1.net.web_server import Hosts, address, bind, make_server
 
-MEMORIES = (("keep",), ("fold(auto)", "--prices", "hosted-90"), ("fold(8)",))
+MEMORIES = (("full",), ("fold(auto)", "--prices", "hosted-90"), ("fold(8)",))
 _WARM_UP = 10
 
 

@@ -92,7 +92,7 @@ def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_a
     assert by_depth(rows()) is None and "depth" not in printed(rows())
 
 
-def test_lines_are_told_apart_by_context_policy_and_family_where_there_are_several():
+def test_lines_are_told_apart_by_memory_and_family_where_there_are_several():
     both = rows()[:2] + [replace(one, context="full") for one in rows()[:2]]
     assert [line.name for line in series(both)] == ["base, constant", "base, full"]
     assert [line.name for line in series(rows())] == ["base", "trained"]

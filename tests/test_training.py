@@ -471,7 +471,7 @@ def test_more_objectives_than_questions_are_found_before_anything_is_written(con
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_context_policy_is_refused_with_the_recipe(config: Recipe):
+def test_an_unknown_memory_is_refused_with_the_recipe(config: Recipe):
     with pytest.raises(
         ValueError, match=r"unknown memory 'constnat' \(did you mean constant\?\); known: constant, fold"
     ):

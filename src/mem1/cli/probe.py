@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mem1.extras.probe.probing import Probed, Write
     from mem1.extras.probe.transcripts import Transcript
 
-_DEFAULT = ("keep", "mask(3)", "window(3)", "fold(8)", "notes")
+_DEFAULT = ("full", "archive(3)", "window(3)", "fold(8)", "notes")
 
 
 def command(
@@ -27,7 +27,7 @@ def command(
     memories: Annotated[
         list[str] | None,
         typer.Argument(
-            help="keep, mask(k), window(k), fold(k), notes; langchain, openai (of their packages); module:function.",
+            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, openai (of their packages); module:function.",
             show_default=" ".join(_DEFAULT),
         ),
     ] = None,

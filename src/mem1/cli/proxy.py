@@ -14,7 +14,10 @@ from mem1.errors import UserError
 def command(
     upstream: Annotated[str, typer.Option(help="The model's server, such as https://api.openai.com/v1.")],
     memory: Annotated[
-        str, typer.Option(help="keep, mask(k), window(k), fold(k), fold(auto), notes, or package.module:Name.")
+        str,
+        typer.Option(
+            help="full, fold(auto), fold(k), notes, summary(n), masked(k), window(k), or package.module:Name."
+        ),
     ] = "fold(auto)",
     prices: Annotated[
         str | None, typer.Option(help="Price class of the server (docs/cost.md); fold(auto) needs it.")

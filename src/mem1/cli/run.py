@@ -55,7 +55,7 @@ def command(
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Memory of a chat agent: keep, mask(k), window(k), fold(k), fold(auto), notes."),
+        typer.Option(help="Memory of a chat agent: full, fold(k), fold(auto), notes, notebook(k), archive(k), ..."),
     ] = None,
     prices: Annotated[
         str | None, typer.Option(help="Price class for a chat agent's report, and for fold(auto) (docs/cost.md).")

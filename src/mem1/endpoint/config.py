@@ -36,7 +36,7 @@ class AgentConfig(Config):
     calls: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     """Most calls of the policy in an attempt; None: the turn limit of its task."""
     memory: Annotated[str, AfterValidator(lambda name: Memory(name) and name)] | None = None
-    """Stands between agent and policy: keep, mask(k), window(k), fold(k), notes, or your own. What it has the model
+    """Stands between agent and policy: full, fold(k), notes, masked(k), window(k), or your own. What it has the model
     write is trained as well. None: the policy sees the agent's messages as they are."""
 
     @model_validator(mode="after")
