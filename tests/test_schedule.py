@@ -103,8 +103,8 @@ def test_a_schedule_in_a_recipe(tmp_path: Path):
     ("written", "instead", "message"),
     [
         ("notes(120)", "notse(120)", "unknown memory 'notse.120.' .did you mean notes.*; known: constant"),
-        ('"paper-notes"', '"paper-summary"', "policy notes.120. keeps notes, but the vocabulary"),
-        ('context = "notes(60)"\nvocabulary = "paper-notes"', "", "requests a summary, but the vocabulary 'paper'"),
+        ('"paper-notes"', '"paper-summary"', "memory notes.120. keeps notes, but the vocabulary"),
+        ('context = "notes(60)"\nvocabulary = "paper-notes"', "", "asks for a summary, but the vocabulary 'paper'"),
     ],
 )
 def test_a_phase_whose_memory_cannot_be_is_refused_with_the_recipe(

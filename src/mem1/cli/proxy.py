@@ -15,9 +15,7 @@ def command(
     upstream: Annotated[str, typer.Option(help="The model's server, such as https://api.openai.com/v1.")],
     memory: Annotated[
         str,
-        typer.Option(
-            help="full, fold(auto), fold(k), notes, summary(n), masked(k), window(k), or package.module:Name."
-        ),
+        typer.Option(help="full, fold(k), fold(auto), notes, masked(k), window(k), ..., or package.module:Name."),
     ] = "fold(auto)",
     prices: Annotated[
         str | None, typer.Option(help="Price class of the server (docs/cost.md); fold(auto) needs it.")
