@@ -27,7 +27,7 @@ def command(
     memories: Annotated[
         list[str] | None,
         typer.Argument(
-            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, openai (their packages'); module:function.",
+            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, openai; module:function.",
             show_default=" ".join(_DEFAULT),
         ),
     ] = None,
