@@ -56,7 +56,7 @@ def test_two_results_are_set_side_by_side(terminal: Terminal, both: list[str]):
 
 def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Terminal, tmp_path: Path, both: list[str]):
     file = saved(tmp_path / "with:colon.json", "full", "fold(auto)", "notes", model="a")
-    assert "fold(auto) minus keep" in printed(terminal, "bench", "compare", str(file))
+    assert "fold(auto) minus full" in printed(terminal, "bench", "compare", str(file))
     names = [["a, full", "a, notes"], ["full", "fold(auto)"]]
     for arguments, expected in zip(
         ([both[0], f"{file}:notes"], [f"{file}:keep", f"{file}:fold(auto)"]), names, strict=True
@@ -106,7 +106,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(terminal: Terminal, tmp_
         ([both[0], f"{both[1]}:notes"], "has no memory 'notes'; it has full"),
         ([both[0], str(tmp_path / "none.json")], "does not exist"),
         ([both[0], str(tmp_path)], "result.json does not exist"),
-        ([both[0], str(other)], "a, full was run with seed 0, and c, keep with 5; only results on the same tasks"),
+        ([both[0], str(other)], "a, full was run with seed 0, and c, full with 5; only results on the same tasks"),
         ([both[0], str(empty)], "holds no attempts"),
         ([both[0], "x" * 300], "give a shorter path"),
     ]:

@@ -57,7 +57,7 @@ def test_markup_in_a_result_is_no_markup_of_the_page(html: str, page: Page):
     assert "alert(1)</script>" not in html and "<img" not in html and "<b>" not in html and "<u>" not in html
     assert page.tags.count("script") == 4 and set(page.scripts) == {"specs", "plotly", "data", "page"}
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert "keep<b>%{x}" in page.shown and "alert(1)" in page.shown
+    assert "full<b>%{x}" in page.shown and "alert(1)" in page.shown
 
 
 def test_the_page_allows_its_own_scripts_and_asks_nothing_of_anybody(page: Page):
@@ -74,7 +74,7 @@ def test_the_page_allows_its_own_scripts_and_asks_nothing_of_anybody(page: Page)
 
 def test_names_in_figures_are_neither_markup_nor_colours(page: Page):
     names = {trace["name"] for figure in unpacked(page.scripts["specs"]) for trace in figure["data"]}
-    assert names == {"keep&lt;b&gt;%{x}", "notes&lt;b&gt;%{x}"}
+    assert names == {"full&lt;b&gt;%{x}", "notes&lt;b&gt;%{x}"}
     two = [*sides_of(replace(hostile(), model="--good")), Side(result=invented(7, ("m",)), memory="m")]
     with pytest.raises(UserError, match="suite"):
         render(two, title="x")
@@ -193,7 +193,7 @@ def test_hostile_texts_are_shown_as_they_are_in_a_browser(opened: Any):
     page.locator("#task-rows button").first.click()
     assert HOSTILE.replace("\u2028", "\\u2028") in page.locator("tr.detail").inner_text()
     assert page.locator("img, main b, .plot a").count() == 0
-    assert page.locator(".plot .legendtext").first.text_content() == "keep<b>%{x}"
+    assert page.locator(".plot .legendtext").first.text_content() == "full<b>%{x}"
 
 
 @pytest.mark.browser

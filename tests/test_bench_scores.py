@@ -119,7 +119,7 @@ def test_only_shared_tasks_count_and_all_families_together_come_last():
 @pytest.mark.parametrize(("name", "value"), [("suite", "full"), ("seed", 3), ("tasks", 2)])
 def test_results_of_other_tasks_are_refused(name: str, value: object):
     mine, other = result(*many([1.0])), replace(result(*many([1.0]), model="other"), **{name: value})
-    with pytest.raises(UserError, match=r"qwen, keep was run with .*, and other, keep with .*only results on"):
+    with pytest.raises(UserError, match=r"qwen, full was run with .*, and other, full with .*only results on"):
         compare(Side(result=mine, memory="full"), Side(result=other, memory="full"))
 
 

@@ -49,7 +49,7 @@ def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
     ("arguments", "said"),
     [
         (["--memory", "fold(auto)"], "fold(auto) needs --prices"),
-        (["--memory", "fold(0)"], "unknown memory 'fold(0)' (numbers are at least 1)"),
+        (["--memory", "fold(0)"], "unknown memory 'fold(0)'; known: constant"),
         (["--prices", "free"], "unknown price class 'free'; known: hosted-90"),
         (["--upstream", "localhost:8000", "--memory", "full"], "--upstream 'localhost:8000' is no address of a server"),
         (["--upstream", "http://a:99999", "--memory", "full"], "is no address of a server"),
