@@ -59,7 +59,7 @@ def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Termi
     assert "fold(auto) minus full" in printed(terminal, "bench", "compare", str(file))
     names = [["a, full", "a, notes"], ["full", "fold(auto)"]]
     for arguments, expected in zip(
-        ([both[0], f"{file}:notes"], [f"{file}:keep", f"{file}:fold(auto)"]), names, strict=True
+        ([both[0], f"{file}:notes"], [f"{file}:full", f"{file}:fold(auto)"]), names, strict=True
     ):
         record = json.loads(printed(terminal, "bench", "compare", *arguments, "--json"))
         assert [f"{side['model']}, {side['memory']}" for side in record["sides"]] in (
