@@ -1,4 +1,4 @@
-"""The programs of docs/memory for agents of other frameworks, run as they stand against a server on this machine."""
+"""The programs of docs/memory/frameworks.md, run as they stand against a server on this machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ANSWER = "The mayor is Anne Lindboe."
 
 
 @pytest.mark.parametrize(
-    ("page", "package"),
+    ("title", "package"),
     [
-        ("langchain.md", "langchain.agents.middleware"),
-        ("pydantic-ai.md", "pydantic_ai.capabilities"),
-        ("openai-agents.md", "agents.run"),
-        ("inspect.md", "inspect_ai.agent"),
+        ("langchain_agent.py", "langchain.agents.middleware"),
+        ("pydantic_ai_agent.py", "pydantic_ai.capabilities"),
+        ("openai_agents_agent.py", "agents.run"),
+        ("inspect_agent.py", "inspect_ai.agent"),
     ],
 )
-def test_an_agent_stays_bounded_and_answers(page: str, package: str, tmp_path: Path):
+def test_an_agent_stays_bounded_and_answers(title: str, package: str, tmp_path: Path):
     pytest.importorskip(package)
-    (tmp_path / "agent.py").write_text(program(page, "agent.py"), "utf-8")
-    if page == "inspect.md":  # it counts with tiktoken, which fetches its vocabulary
+    (tmp_path / "agent.py").write_text(program("frameworks.md", title), "utf-8")
+    if title == "inspect_agent.py":  # it counts with tiktoken, which fetches its vocabulary
         (tmp_path / "tiktoken.py").write_text(
             "class Words:\n    def encode(self, text, **_):\n        return range(len(text) // 4)\n\n\n"
             "def get_encoding(name):\n    return Words()\n"

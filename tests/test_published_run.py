@@ -1,4 +1,4 @@
-"""docs/published-run.md: every command of the page is one of the script's, and the script runs with small stand-ins."""
+"""The recipe's published-run.md: each command of the page is the script's, and the script runs with small stand-ins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stand_ins import write_commands
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "recipes" / "qwen2.5-7b-multihop" / "run.sh"
-PAGE = ROOT / "docs" / "published-run.md"
+PAGE = SCRIPT.with_name("published-run.md")
 DATA = ROOT.parent / "shared" / "data" / "qa"
 SEARCH_R1 = "PeterJinGo/SearchR1-nq_hotpotqa_train-qwen2.5-7b-em-ppo"
 

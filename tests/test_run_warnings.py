@@ -60,7 +60,7 @@ def test_a_healthy_run_has_no_warning_after_any_step():
 def test_each_rule_holds_after_five_wrong_steps_and_not_after_four_or_where_it_is_off(name: str):
     wrong = rows(*[{}] * 10, *[WRONG[name]] * 5)
     (finding,) = judge(wrong)
-    assert (finding.rule, finding.since, finding.page) == (name, 11, f"docs/warnings.md#{name}")
+    assert (finding.rule, finding.since, finding.page) == (name, 11, f"docs/metrics.md#{name}")
     lasting = name in ("equal_rewards", "sampler_trainer", "critic")
     if lasting:
         assert judge(wrong[:-1]) == [] and judge(rows(*[WRONG[name]] * 4, {})) == []
@@ -120,8 +120,8 @@ def test_a_critic_that_warms_up_need_not_explain_anything():
 
 
 def test_every_rule_has_a_name_and_a_section_in_the_documentation():
-    page = (Path(__file__).parents[1] / "docs" / "warnings.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^## (\w+)$", page, re.M)) == set(RULES) == {*get_args(RuleName)} - {"all"} == set(WRONG)
+    page = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8").split("\n## Warnings\n")[1]
+    assert set(re.findall(r"^### (\w+)$", page, re.M)) == set(RULES) == {*get_args(RuleName)} - {"all"} == set(WRONG)
 
 
 def test_what_a_recipe_says_of_its_precision_and_its_phases():
@@ -214,6 +214,6 @@ def test_a_run_whose_reward_is_constant_says_so_keeps_it_and_its_report_shows_it
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     texts = [f"warning: {text}" for text in (writer["text"], row["text"], writer["text"])]
     assert said == texts, "the resumed run knows what was said, and its new writer fails again"
-    assert "the mean reward is 0.50" in row["text"] and row["text"].endswith("docs/warnings.md#equal_rewards")
+    assert "the mean reward is 0.50" in row["text"] and row["text"].endswith("docs/metrics.md#equal_rewards")
     page = write_run_report(run).read_text(encoding="utf-8")
     assert "<li>step 2: since step 1: hardly any group has rewards that differ" in page

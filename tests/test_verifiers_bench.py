@@ -24,7 +24,7 @@ from mem1.extras.bench_verifiers import Chosen, _drawn
 from mem1.messages.transcript import ASK
 from mem1.records import Task
 
-PAGE = Path(__file__).parents[1] / "docs" / "bench-elsewhere.md"
+PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 Behave = Callable[[list[dict[str, Any]]], dict[str, Any]]
 """Messages -> the model's message."""
 

@@ -1,4 +1,4 @@
-"""docs/algorithms.md works an example out on paper; here our functions work it out, and every number must agree."""
+"""research/worked-example.md works an example out on paper; our functions work it out, and every number must agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mem1.packing import TokenTree, pack
 
 pytestmark = pytest.mark.numeric
 
-DOCS = (Path(__file__).parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[1] / "research" / "worked-example.md").read_text(encoding="utf-8")
 WORDS = ("where", "hmm", "note", "look", "oslo", "end")
 WHERE, HMM, NOTE, LOOK, OSLO, END = range(6)
 LAST_DIGIT = 1e-14

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The published run, from an empty machine to the paper's table: docs/published-run.md explains each stage.
+# The published run, from an empty machine to the paper's table: published-run.md beside it explains each stage.
 #
 #   run.sh                        all stages, in the current folder
 #   run.sh train evaluate         some of them
@@ -28,7 +28,7 @@ case $GPUS in
 1) TRAINERS=1 SERVERS=(0) RECIPE=qwen2.5-7b-multihop/grpo OPTIONS=("lora.rank=32" 'rollout={engine="local"}') ;;
 4) TRAINERS=3 SERVERS=(3) RECIPE=qwen2.5-7b-multihop/mem1-published OPTIONS=("distributed.cpu_offload=true") ;;
 8) TRAINERS=6 SERVERS=(6 7) RECIPE=qwen2.5-7b-multihop/mem1-published OPTIONS=() ;;
-*) echo "GPUS=$GPUS: this script knows 1, 4 and 8; see docs/published-run.md for others" >&2; exit 1 ;;
+*) echo "GPUS=$GPUS: this script knows 1, 4 and 8; see published-run.md beside it for others" >&2; exit 1 ;;
 esac
 
 dry_run=false

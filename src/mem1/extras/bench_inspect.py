@@ -4,7 +4,7 @@
     (log,) = eval(bench("quick", memory="fold(1)", threshold=8_000), model="openai-api/local/qwen")
     save_result(Path("result.json"), result_of(log))      for `mem1 bench compare`
 
-Another solver finds the tool in `TaskState.tools`. Documentation: docs/memory/inspect.md.
+Another solver finds the tool in `TaskState.tools`. Documentation: docs/memory/frameworks.md.
 """
 
 # pyright: reportMissingImports=false

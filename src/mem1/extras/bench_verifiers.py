@@ -6,7 +6,7 @@
 
     vf-eval bench_tasks --env.taskset.families chain --env.agent.harness.memory "fold(4)"
 
-The reward of an attempt is the share of the objectives that are right. Documentation: docs/bench-elsewhere.md.
+The reward of an attempt is the share of the objectives that are right. Documentation: docs/bench.md.
 """
 
 # pyright: reportMissingImports=false

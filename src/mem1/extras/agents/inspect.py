@@ -4,7 +4,7 @@
     react(tools=[...], compaction=MemoryCompaction(threshold=8_000))
 
 Inspect decides when, by the threshold; the policy decides what stays. The model writes a state in a call with the same
-model and tools. The messages of the sample stay whole. Documentation: docs/memory/inspect.md.
+model and tools. The messages of the sample stay whole. Documentation: docs/memory/frameworks.md.
 """
 
 # pyright: reportMissingImports=false

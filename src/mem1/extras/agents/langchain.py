@@ -4,7 +4,8 @@
     agent = create_agent(model, tools, middleware=[MemoryMiddleware("fold(4)")])
 
 The messages of the agent's state stay whole; only what the model is sent is folded. The model writes a state in a call
-with the same model, tools, system message and settings, which streams nothing. Documentation: docs/memory/langchain.md.
+with the same model, tools, system message and settings, which streams nothing.
+Documentation: docs/memory/frameworks.md.
 """
 
 # pyright: reportMissingImports=false

@@ -5,7 +5,7 @@
 
 It is the run's `call_model_input_filter`: items, sessions and results of a run stay whole; only what the model is sent
 is folded. The model writes a state in a call with the same model, settings, tools, handoffs and instructions.
-Documentation: docs/memory/openai-agents.md.
+Documentation: docs/memory/frameworks.md.
 """
 
 # pyright: reportMissingImports=false

@@ -5,7 +5,7 @@
 
 The message history stays whole; only what the model is sent is folded. The model writes a state in a request with the
 same model, settings, tools and instructions, whose tokens count in the run's usage. Documentation:
-docs/memory/pydantic-ai.md.
+docs/memory/frameworks.md.
 """
 
 # pyright: reportMissingImports=false

@@ -4,7 +4,7 @@
     found(rows, RunWarnings(), Circumstances())   ->   [Finding("entropy", 0.0012, 36, "entropy has fallen to ...")]
 
 A rule looks at the last few steps, and where a change tells, at the first few of the same phase of the curriculum: more
-objectives need more tokens. Each has a section in docs/warnings.md.
+objectives need more tokens. Each has a section in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Finding:
     @property
     def page(self) -> str:
         """Where to read on."""
-        return f"docs/warnings.md#{self.rule}"
+        return f"docs/metrics.md#{self.rule}"
 
 
 Values = Sequence[tuple[int, float]]
