@@ -32,7 +32,7 @@ and trained on two and four such questions, with what that search chose: --train
 benchmarks/results/compare-atlas-chain/search and other folders for --out and --results.
 
 --recipe takes the same to other tasks, with the tags of their vocabularies and what is scored there;
-docs/experiments.md has the command for the shop.
+research/experiments.md has the command for the shop.
 """
 
 from __future__ import annotations

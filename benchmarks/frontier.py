@@ -1,7 +1,7 @@
 """Exact match against the longest context: what a memory keeps at each size of what is in sight.
 
     python benchmarks/frontier.py benchmarks/results/beyond-frontier --others benchmarks/results/beyond \
-        --figure docs/images/frontier.svg
+        --figure research/images/frontier.svg
 
 Both folders are results of benchmarks/compare.py. Policies of the first that differ by a number alone, such as
 notebook(1) and notebook(4), are a curve; each policy of --others is a point. The longest context is without the prompt,

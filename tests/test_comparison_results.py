@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "research" / "comparison.md").read_text(encoding="utf-8")
 FEWER = {
     "beyond-2-4": 3,
     "beyond-2-4-objectives": 1,
@@ -44,7 +44,7 @@ RESULTS = {
     "compare-atlas": PAGE.split("## Questions that depend")[0],
     "compare-atlas-chain": PAGE.split("## Questions that depend")[1].split("### Trained on two")[0],
     "compare-atlas-chain-2-4": PAGE.split("### Trained on two")[1],
-    **dict.fromkeys(("beyond", "beyond-clozes", *FEWER), (ROOT / "docs" / "beyond.md").read_text(encoding="utf-8")),
+    **dict.fromkeys(("beyond", "beyond-clozes", *FEWER), (ROOT / "research" / "beyond.md").read_text(encoding="utf-8")),
 }
 
 

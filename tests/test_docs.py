@@ -1,4 +1,4 @@
-"""Every code block of README and docs: Python runs, recipes are valid, commands parse and find what they name.
+"""Every code block of README, docs and research: Python runs, recipes are valid, commands find what they name.
 
 A page's blocks run in order, in one scratch folder. Python with a title is a file that is only compiled here; TOML may
 be an excerpt of a recipe. Blocks of `text`, `json` or without a language are output or data. Commands are checked up to
@@ -6,6 +6,8 @@ where their work would begin: nothing is served or downloaded.
 
 The pages in `TYPED` are typed as they stand, their programs started and their commands run to the end, `small` ones in
 place of minutes; what cannot be is in `NOT_RUN` with the reason. Tutorials begin in an empty folder.
+
+Links of every page lead to a file of the repository, and to a heading where they name one.
 """
 
 from __future__ import annotations
@@ -36,15 +38,12 @@ from mem1.training.loop.recipe import Recipe
 ROOT = Path(__file__).parents[1]
 OWN_TEST = {"published-run.md"}
 """Pages whose commands another test runs: test_published_run.py."""
-PAGES = [
-    ROOT / "README.md",
-    *(
-        page
-        for name in ("docs", "examples", "recipes")
-        for page in sorted((ROOT / name).rglob("*.md"))
-        if page.name not in OWN_TEST
-    ),
+LINKED = [
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md")),
+    *(page for name in ("docs", "examples", "recipes", "research") for page in sorted((ROOT / name).rglob("*.md"))),
 ]
+PAGES = [page for page in LINKED if page.name not in OWN_TEST]
+LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)")
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 FOREIGN = {
     *(
@@ -340,6 +339,36 @@ def test_a_tutorial_ends_with_what_it_says(
     rows = json.loads((tmp_path / command[-1] / "result.json").read_text())["rows"]
     found = [row["em"] if row["em"] is not None else row["right"] for row in rows]
     assert all(score >= bound for score, bound in zip(found, least, strict=True)), found
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of the headings of a page: "## Adding things, in short" -> adding-things-in-short."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path):
+    for target, heading in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists() and path.is_relative_to(ROOT), f"there is no {target}"
+        assert not heading or heading in headings(path), f"{target} has no heading #{heading}"
+
+
+def test_links_are_found():
+    text = "[a](b.md) ![c](d/e.png) [f](../g.md#h-i) [j](#k) [l](https://m.n/o#p)"
+    assert LINK.findall(text) == [("b.md", ""), ("d/e.png", ""), ("../g.md", "h-i"), ("", "k")]
+    assert headings(ROOT / "AGENTS.md") == {"for-coding-assistants", "commands", "map", "rules", "adding-things"}
+
+
+def test_the_map_names_rooms_and_files_that_exist():
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \|", text.split("## Map")[1].split("\n## ")[0], re.MULTILINE)
+    named = [room for row in rows for room in re.findall(r"`(\w+)`", row)]
+    missing = [room for room in named if not any((ROOT / "src" / "mem1" / p).exists() for p in (room, f"{room}.py"))]
+    paths = re.findall(r"`((?:[\w.-]+/)+[\w.]*)`", text)
+    assert len(named) > 20 and len(paths) > 10
+    assert missing == [] and [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_pages_have_code():

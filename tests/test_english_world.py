@@ -171,7 +171,7 @@ def test_the_smallest_and_the_largest_world_can_be_made():
 
 
 def test_the_documentation_shows_passages_as_they_are():
-    page = " ".join((Path(__file__).parents[1] / "docs" / "bench-passages.md").read_text(encoding="utf-8").split())
+    page = " ".join((Path(__file__).parents[1] / "research" / "bench-passages.md").read_text(encoding="utf-8").split())
     written = write(make_english_world(0, updates=1))
     assert all(f"**{one.passage.title}.** {one.passage.text}" in page for one in written[:50])
     assert written[50].passage.text not in page

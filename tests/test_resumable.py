@@ -41,14 +41,14 @@ class TestTable:
         "folder", sorted((ROOT / "benchmarks" / "results" / "rl-against-sft").iterdir()), ids=lambda folder: folder.name
     )
     def test_the_page_shows_the_table_of_the_recorded_runs_and_names_their_commits(self, folder):
-        page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        page = (ROOT / "research" / "measurements.md").read_text(encoding="utf-8")
         records = read_records(folder, ROWS)
         section = page.split("## RL against SFT")[1].split("\n## ")[0]
         assert table(records) in section
         assert {run["commit"] for runs in records.values() for run in runs if run["commit"] not in section} == set()
 
     def test_so_it_does_for_agents_written_elsewhere(self):
-        page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        page = (ROOT / "research" / "measurements.md").read_text(encoding="utf-8")
         records = read_records(ROOT / "benchmarks" / "results" / "agents-elsewhere", agents_elsewhere.ARMS)
         assert agents_elsewhere.table(records) in page.split("## Agents written elsewhere")[1].split("\n## ")[0]
 

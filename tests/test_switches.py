@@ -1,4 +1,4 @@
-"""Every switch of docs/beyond.md is a key of one recipe, and trains a step."""
+"""Every switch of research/beyond.md is a key of one recipe, and trains a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy
 
-PAGE = (Path(__file__).parents[1] / "docs" / "beyond.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "research" / "beyond.md").read_text(encoding="utf-8")
 SWITCHES = re.findall(r"^\| .+ \| `(.+)` \|$", PAGE.split("## Switches")[1].split("\n## ")[0], flags=re.MULTILINE)
 TINY = ["model.new.hidden_size=32", "model.new.layers=2", "model.new.heads=2", "model.new.look_back=[1]"]
 SMALL = ["tasks.entities=40", "tasks.worlds=1", "rl.tasks_per_step=2", "rl.group_size=3", "rl.epochs=1", "workers=1"]

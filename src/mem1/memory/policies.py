@@ -25,7 +25,7 @@ valid for longer. Observation masking (Lindenbauer et al., arXiv 2508.21433) for
 tokens, and what mattered in them has usually been written down. DeepSeek-V3.2 (arXiv 2512.02556) for discard_all. ReSum
 (arXiv 2509.13313) for summary. ABBEL (arXiv 2512.20111), which acts on a belief alone, for belief. A-MEM (arXiv
 2502.12110) for external; MEM1's baseline uses it with k = 3 and the last turn as the query. What is written anew in
-every turn can be lost in every turn and costs more with every fact; notes are written once (docs/beyond.md).
+every turn can be lost in every turn and costs more with every fact; notes are written once (research/beyond.md).
 """
 
 from __future__ import annotations
