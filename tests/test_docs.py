@@ -371,6 +371,12 @@ def test_the_map_names_rooms_and_files_that_exist():
     assert missing == [] and [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_the_folder_of_research_says_what_each_of_its_pages_is():
+    folder = ROOT / "research"
+    listed = {target for target, _ in LINK.findall((folder / "README.md").read_text(encoding="utf-8"))}
+    assert {page.name for page in folder.glob("*.md")} - listed == {"README.md"}
+
+
 def test_pages_have_code():
     found = [block.language for page in PAGES for block in blocks(page)]
     assert found.count("python") > 10 and found.count("toml") > 10 and found.count("bash") > 20
