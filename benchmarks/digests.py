@@ -231,12 +231,15 @@ COMMANDS: dict[str, Command] = {
     "eval-snippets": evaluate("multihop", "tasks.snippet_words=5", script=SCRIPT),
     "eval-shop": evaluate("shop"),
     "data-cloze": prints(
-        "data", "cloze", "passages.jsonl", "--out", "clozes", "--test", "0.4", "--development", "0.3", "--within", "9"
+        *("data", "tasks.kind=cloze", "corpus=passages.jsonl", "--out", "clozes", "--json"),
+        *("tasks.making.test=0.4", "tasks.making.development=0.3", "tasks.making.within=9"),
     ),
     "eval-cloze": evaluate("cloze", script=SCRIPT),
     "eval-web-live": evaluate("web", "tasks.api_url={site}", script=SCRIPT),
     "eval-web-replay": evaluate("web", "tasks.mode=replay", "tasks.api_url={site}", script=SCRIPT),
-    "data-compose": prints("data", "compose", "questions.jsonl", "--objectives", "2", "--out", "tasks.jsonl"),
+    "data-tasks": prints(
+        "data", "multihop.toml", "--objectives", "2", "--limit", "9", "--out", "tasks.jsonl", "--json"
+    ),
     "index": prints("index", "passages.jsonl", "--out", "index"),
     "run": prints("run", "--objectives", "3", "--seed", "5"),
     "verify": prints("verify", "rl.toml", "--limit", "2", "--attempts", "3"),

@@ -68,7 +68,7 @@ QUICK, LONG = "train atlas-quick --out {out}", "rl.tasks_per_step=64 budget.comp
 VALIDATED = "evaluation.every=1 evaluation.validation_objectives=[16] rl.tasks_per_step=2"
 SUPERVISED, RL = "mem1.training.loop.supervised", "mem1.training.loop.rl:RlStage"
 PHASES = (
-    Phase("making clozes", "mem1.envs.cloze:make_clozes", "data cloze {corpus} --out {out}"),
+    Phase("making clozes", "mem1.envs.cloze:make_clozes", "data tasks.kind=cloze corpus={corpus} --out {out}"),
     Phase("indexing", "mem1.retrieval.bm25:BM25.build", "index {corpus} --out {out}"),
     Phase("training a tokenizer", "mem1.training.weights.policy:bpe_tokenizer", CLOZES),
     Phase("[recall]", f"{SUPERVISED}:RecallStage.step", WARM_START),

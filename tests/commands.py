@@ -36,7 +36,7 @@ class Option:
 
 
 def walk() -> dict[tuple[str, ...], list[Option]]:
-    """("data", "cloze") -> its options; every command that there is."""
+    """("webshop", "load") -> its options; every command that there is."""
     return {path: list(_options(path, command)) for path, command in _commands(typer.main.get_command(app), ())}
 
 

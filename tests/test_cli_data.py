@@ -1,10 +1,12 @@
-"""`mem1 data compose`, and evaluations whose questions depend on one another."""
+"""`mem1 data`: files of tasks, and evaluations whose questions depend on one another."""
 # ruff: noqa: F811 (a fixture that is imported)
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import BAMBOOGLE, HOTPOTQA, MUSIQUE, NQ, TRIVIAQA, write_json, write_lines, write_table
@@ -18,8 +20,23 @@ from mem1.evaluation.metrics import OF_TIME
 from mem1.protocol import PAPER
 from mem1.retrieval.corpus import read_passages
 from mem1.tasks.atlas import make_world
-from mem1.tasks.compose import split_of
+from mem1.tasks.compose import Split, split_of
 from mem1.tasks.datasets import read_questions, read_tasks
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Write:
+    """Writes a recipe with these files of questions and lines of [tasks]."""
+
+    def written(files: Sequence[Path], *lines: str) -> Path:
+        path = tmp_path / "recipe.toml"
+        listed = f"questions = {json.dumps(list(map(str, files)))}"
+        path.write_text("\n".join(['[tasks]\nkind = "multihop"\ncorpus = "none"', listed, *lines, ""]))
+        return path
+
+    return written
 
 
 @pytest.fixture
@@ -37,63 +54,78 @@ def four_files(tmp_path: Path) -> list[Path]:
 
 
 def test_questions_of_several_data_sets_become_one_file_of_tasks(
-    terminal: Terminal, four_files: list[Path], tmp_path: Path
+    terminal: Terminal, recipe: Write, four_files: list[Path], tmp_path: Path
 ):
     out, corpus = tmp_path / "train.parquet", tmp_path / "corpus.jsonl"
-    code, printed, _ = terminal(
-        "data", "compose", *four_files, "--objectives", "2", "--out", out, "--passages", corpus, "--json"
-    )
+    options = ("--objectives", "2", "--limit", "2", "--out", out, "--passages", corpus, "--json")
+    code, printed, _ = terminal("data", recipe(four_files), *options)
     assert code == 0
-    assert json.loads(printed) == {
-        "out": str(out),
-        "tasks": 2,
-        "objectives": 2,
-        "questions": 5,
-        "repeats_left_out": 1,
-        "passages": 3,
-    }
+    told = {"out": str(out), "tasks": 2, "objectives": [2], "split": "evaluation", "passages": 3}
+    assert json.loads(printed) == told
     assert [len(task) for task in read_tasks(out)] == [2, 2]
     assert len({q.text for task in read_tasks(out) for q in task}) == 4
     assert len(read_passages(corpus)) == 3
+    whole = MultihopTasks(questions=tuple(map(str, four_files)), corpus="none").source("evaluation", PAPER)
+    assert sum(question.text.casefold().startswith("who owns berl") for question in whole.questions) == 1  # type: ignore[attr-defined]
 
 
-def test_a_data_source_without_a_published_reward_is_pointed_out(terminal: Terminal, tmp_path: Path):
-    mine = write_lines(tmp_path / "mine.jsonl", {"id": "1", "text": "Who?", "answers": ["A"], "source": "mine"})
-    options = ("data", "compose", mine, "--objectives", "1", "--out", tmp_path / "t.parquet")
-    assert "no reward for data_source 'mine'" in terminal(*options)[2]
-    assert "no reward" not in terminal(*options, "--data-source", "nq")[2]
+def test_the_tasks_that_are_written_are_those_that_an_evaluation_asks(
+    terminal: Terminal, recipe: Write, four_files: list[Path], tmp_path: Path
+):
+    out = tmp_path / "t.jsonl"
+    asked = ("--objectives", "1,2", "--limit", "2", "--seed", "3")
+    assert terminal("data", recipe(four_files), *asked, "--out", out)[0] == 0
+    source = MultihopTasks(questions=tuple(map(str, four_files)), corpus="none").source("evaluation", PAPER)
+    ones, twos = (source.tasks(objectives=n, count=2, seed=3) for n in (1, 2))
+    assert read_tasks(out) == [task.questions for pair in zip(ones, twos, strict=True) for task in pair]
+    assert terminal("data", recipe(four_files), *asked, "--out", tmp_path / "t.parquet")[0] == 0
+    assert read_tasks(tmp_path / "t.parquet") == read_tasks(out), "tasks of one question and of two in one file"
 
 
-def test_the_halves_written_by_two_commands_share_no_question(terminal: Terminal, tmp_path: Path):
+def test_a_data_source_without_a_published_reward_is_pointed_out(terminal: Terminal, recipe: Write, tmp_path: Path):
+    for source, end in (("mine", "parquet"), ("nq", "parquet"), ("mine", "jsonl")):
+        mine = write_lines(tmp_path / "mine.jsonl", {"id": "1", "text": "Who?", "answers": ["A"], "source": source})
+        out = tmp_path / f"{source}.{end}"
+        said = terminal("data", recipe([mine]), "--objectives", "1", "--limit", "1", "--out", out)[2]
+        assert ("no reward for the source 'mine'" in said) == (out.name == "mine.parquet")
+
+
+TRAIN = 87
+"""Of 120 questions those whose hash is at least 0.3; more are not there to be written."""
+
+
+def test_the_halves_share_no_question(terminal: Terminal, recipe: Write, tmp_path: Path):
     make_world(0, entities=60).save(tmp_path / "world", questions=120)
+    config = recipe([tmp_path / "world" / "questions.jsonl"], "evaluation_share = 0.3", 'composition = "consecutive"')
     files: dict[str, Path] = {}
-    for half in ("train", "evaluation"):
+    for half, count in (("train", TRAIN), ("evaluation", 120 - TRAIN)):
         files[half] = tmp_path / f"{half}.jsonl"
-        options = ("--objectives", "1", "--split", half, "--evaluation-share", "0.3", "--out", files[half])
-        assert terminal("data", "compose", tmp_path / "world" / "questions.jsonl", *options)[0] == 0
+        options = ("--objectives", "1", "--limit", str(count), "--split", half, "--out", files[half])
+        code, _, said = terminal("data", config, *options)
+        assert code == 0, said
     train, evaluation = ({q.text for q in read_questions(path)} for path in files.values())
     assert len(train) + len(evaluation) == len(train | evaluation) == 120
     assert {split_of(text, evaluation_share=0.3) for text in evaluation} == {"evaluation"}
 
 
-def test_the_same_command_writes_the_same_file_and_another_seed_another(terminal: Terminal, tmp_path: Path):
+def test_the_same_command_writes_the_same_file_and_another_seed_another(
+    terminal: Terminal, recipe: Write, tmp_path: Path
+):
     make_world(0, entities=60).save(tmp_path / "world", questions=40)
+    config = recipe([tmp_path / "world" / "questions.jsonl"])
     written: list[bytes] = []
     for number, seed in enumerate(("0", "0", "1")):
-        terminal(
-            "data", "compose", tmp_path / "world" / "questions.jsonl", "--objectives", "4", "--seed", seed,
-            "--out", tmp_path / f"{number}.jsonl",
-        )  # fmt: skip
-        written.append((tmp_path / f"{number}.jsonl").read_bytes())
+        out = tmp_path / f"{number}.jsonl"
+        terminal("data", config, "--objectives", "4", "--limit", "10", "--seed", seed, "--out", out)
+        written.append(out.read_bytes())
     assert written[0] == written[1] != written[2]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ("data", "compose", "hf:nobody/nothing:train", "--objectives", "2", "--out"),
-        ("data", "compose", "hf:nobody/nothing:train", "--objectives", "2", "--out", "new.jsonl", "--passages"),
-        ("data", "verl", "quickstart", "--objectives", "1", "--count", "1", "--out"),
+        ("data", "atlas-quick", "--out"),
+        ("data", "atlas-quick", "--out", "new.jsonl", "--passages"),
         ("webshop", "load", "nowhere", "--out"),
         ("report", "nowhere", "--format", "csv", "--out"),
     ],
@@ -108,33 +140,34 @@ def test_a_file_that_stands_at_the_name_of_an_output_is_never_replaced(
     assert (tmp_path / "mine.jsonl").read_text() == "years of work"
 
 
-def test_neighbours_of_one_source_are_composed_in_a_new_folder(terminal: Terminal, tmp_path: Path):
+def drawn(config: MultihopTasks, half: Split, objectives: int, count: int) -> list[list[str]]:
+    tasks = config.source(half, PAPER).tasks(objectives=objectives, count=count, seed=0)
+    return sorted([q.text for q in task.questions] for task in tasks)
+
+
+def test_neighbours_of_one_source_in_one_file_are_composed(tmp_path: Path):
     a = write_lines(tmp_path / "a.jsonl", *({"question": f"who is a{i}", "answer": ["x"]} for i in range(5)))
     b = write_lines(tmp_path / "b.jsonl", *({"question": f"who is b{i}?", "answer": ["x"]} for i in range(2)))
-    out = tmp_path / "new" / "deep" / "t.jsonl"
-    options = ("--objectives", "2", "--composition", "consecutive", "--question-marks", "--out", out)
-    assert terminal("data", "compose", a, b, *options)[0] == 0
     held_out = write_lines(tmp_path / "c.jsonl", {"question": "Who is a3?", "answer": ["x"]})
-    apart = (*options[:-1], tmp_path / "apart.jsonl", "--without", held_out)
-    assert terminal("data", "compose", a, b, *apart)[0] == 0
-    assert "who is a3?" not in {q.text for task in read_tasks(tmp_path / "apart.jsonl") for q in task}
-    texts = sorted(tuple(q.text for q in task) for task in read_tasks(out))
-    assert texts == [("who is a0?", "who is a1?"), ("who is a2?", "who is a3?"), ("who is b0?", "who is b1?")]
+    consecutive: dict[str, Any] = {"corpus": "none", "composition": "consecutive", "question_marks": True}
+    both = (str(a), str(b))
+    pairs = [["who is a0?", "who is a1?"], ["who is a2?", "who is a3?"], ["who is b0?", "who is b1?"]]
+    assert drawn(MultihopTasks(questions=both, **consecutive), "evaluation", 2, 3) == pairs
+    trained = MultihopTasks(questions=str(held_out), train_questions=both, without=str(held_out), **consecutive)
+    pairs[1] = ["who is a2?", "who is a4?"]
+    assert drawn(trained, "train", 2, 3) == pairs
 
     sources = [{"id": str(i), "text": f"q{i}", "answers": ["x"], "source": "aab"[i // 2]} for i in range(6)]
-    questions = str(write_lines(tmp_path / "mixed.jsonl", *sources))
-    config = MultihopTasks(questions=questions, corpus="none", composition="consecutive", question_marks=True)
-    source = config.source("evaluation", PAPER)
-    drawn = [[q.text for q in task.questions] for task in source.tasks(objectives=2, count=3, seed=0)]
-    assert sorted(drawn) == [["q0?", "q1?"], ["q2?", "q3?"], ["q4?", "q5?"]]
+    mixed = MultihopTasks(questions=str(write_lines(tmp_path / "mixed.jsonl", *sources)), **consecutive)
+    assert drawn(mixed, "evaluation", 2, 3) == [["q0?", "q1?"], ["q2?", "q3?"], ["q4?", "q5?"]]
     with pytest.raises(UserError, match="the file has 1 tasks of 3 objectives, not 2"):
-        source.tasks(objectives=3, count=2, seed=0)
+        drawn(mixed, "evaluation", 3, 2)
 
 
-def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
-    source, out = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "t.jsonl"
-    options = ("--decompose", "--composition", "chain", "--depth", "2", "--count", "1")
-    assert terminal("data", "compose", source, "--objectives", "3", "--out", out, *options)[0] == 0
+def test_chains_are_composed_of_single_hops_into_a_new_folder(terminal: Terminal, recipe: Write, tmp_path: Path):
+    source, out = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "new" / "deep" / "t.jsonl"
+    config = recipe([source], "decompose = true", 'composition = "chain"', "depth = 2")
+    assert terminal("data", config, "--objectives", "3", "--limit", "1", "--out", out)[0] == 0
     (questions,) = read_tasks(out)
     assert [q.depends_on for q in questions] == [(), (1,), (2,)]
 
@@ -142,15 +175,17 @@ def test_chains_are_composed_of_single_hops(terminal: Terminal, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--out", "t.csv"), "must end in .parquet (for MEM1's code) or .jsonl"),
+        (("--out", "t.csv"), "the name of a file of tasks ends in .jsonl, .jsonl.gz or .parquet"),
         (("--split", "dev"), "--split takes train or evaluation, not 'dev'"),
-        (("--depth", "2"), "--depth applies to the compositions chain, shared and comparison"),
-        (("--composition", "braid"), "unknown composition 'braid'; known: independent, consecutive, chain, shared"),
-        (("--composition", "chain"), "--count is missing"),
-        (("--format", "squad"), "unknown dataset 'squad'; known: searchr1"),
-        (("--decompose",), "only musique, 2wikimultihopqa can be decomposed"),
-        (("--passages", "p.jsonl"), "--passages: these files come without passages"),
-        (("--evaluation-share", "0", "--split", "evaluation"), "is in the evaluation half; give more questions"),
+        (("tasks.depth=2",), "depth applies to the compositions chain, shared and comparison"),
+        (("tasks.composition=braid",), "tasks.composition"),
+        (("tasks.format=squad",), "unknown dataset 'squad'; known: searchr1"),
+        (("tasks.decompose=true",), "only musique, 2wikimultihopqa can be decomposed"),
+        (("--passages", "p.jsonl"), "--passages: these tasks come without passages"),
+        (("--split", "train"), "tasks.train_questions is missing: give a file of questions to train on"),
+        (("tasks.evaluation_share=1e-9",), "is in the evaluation half; give more questions"),
+        (("tasks.evaluation_share=0.5", "tasks.train_questions=nq.jsonl"), "give train_questions or evaluation_share"),
+        (("tasks.composition=file", "tasks.without=nq.jsonl", "tasks.format=nq"), "without, format: needs files of"),
         (("--objectives", "9"), "9 objectives need 9 different questions, but there are 2"),
     ],
 )
@@ -159,21 +194,34 @@ def test_what_cannot_be_composed_is_explained_and_nothing_is_written(
 ):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "nq.jsonl", NQ, {"question": "who owns berl", "answer": ["no one"]})
-    code, out, err = terminal("data", "compose", "nq.jsonl", "--objectives", "2", "--out", "t.jsonl", *options)
+    given = ("--questions", "nq.jsonl", "--corpus", "none", "--objectives", "2", "--limit", "1", "--out", "t.jsonl")
+    code, out, err = terminal("data", *given, *options)
     assert (code, out) == (2, "")
     assert message in err.replace("\n", " ")
     assert [path.name for path in tmp_path.iterdir()] == ["nq.jsonl"]
 
 
+def test_clozes_of_documents_become_a_folder(terminal: Terminal, tmp_path: Path):
+    text = "After the fire of 1923 the old mill near the river was rebuilt by Jonas Toll with money from the town."
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mill.md").write_text(f"# Mill\n\n{text}")
+    options = ("tasks.making.development=0", "tasks.making.test=0", "--json")
+    code, printed, said = terminal(
+        "data", "own-documents", f"corpus={tmp_path / 'notes'}", "--out", tmp_path / "c", *options
+    )
+    assert code == 0, said
+    told = json.loads(printed)
+    assert told["parts"] == {"train": told["counts"]["questions"], "development": 0, "test": 0}
+    assert {q.answers[0] for q in read_questions(tmp_path / "c" / "train.jsonl.gz")} == {"1923", "Jonas Toll"}
+
+
 def test_an_evaluation_of_chains_gives_exact_match_by_depth(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
     source, corpus, tasks = write_lines(tmp_path / "m.jsonl", MUSIQUE), tmp_path / "c.jsonl", tmp_path / "t.parquet"
-    chain = ("--decompose", "--composition", "chain", "--depth", "2")
-    terminal(
-        "data", "compose", source, *chain, "--count", "1", "--objectives", "3", "--out", tasks, "--passages", corpus
-    )
+    config = recipe([source], "decompose = true", 'composition = "chain"', "depth = 2")
+    terminal("data", config, "--objectives", "3", "--limit", "1", "--out", tasks, "--passages", corpus)
     data = (
         "--corpus",
         corpus,

@@ -192,9 +192,9 @@ def test_a_readme_that_was_written_into_is_not_replaced(tmp_path: Path):
 def test_a_folder_of_clozes_with_a_hand_made_manifest_is_refused_by_a_sentence(tmp_path: Path, manifest: str):
     made = make_cloze_folder(corpus(20), tmp_path / "out", ClozeOptions(), corpus="c")
     (made.path / "statistics.json").write_text(manifest)
-    with pytest.raises(UserError, match="make it again with mem1 data cloze"):
+    with pytest.raises(UserError, match="make it again with mem1 data"):
         open_cloze_folder(made.path, ClozeOptions())
-    with pytest.raises(UserError, match="make it with mem1 data cloze"):
+    with pytest.raises(UserError, match="make it with mem1 data"):
         made.statistics()
 
 
@@ -293,33 +293,36 @@ def test_a_new_tokenizer_is_made_of_the_documents(folder: Path):
     assert policy.codec.decode(policy.codec.encode(f"made by {BLANK} |")) == f"made by {BLANK} |"
 
 
+def made(terminal: Terminal, folder: Path, name: str, *options: str) -> tuple[int, str, str]:
+    return terminal("data", "tasks.kind=cloze", "--corpus", folder / "c.jsonl", "--out", folder / name, *options)
+
+
 def test_the_command_writes_the_same_folder_twice(terminal: Terminal, tmp_path: Path):
     write_passages(tmp_path / "c.jsonl", corpus(40))
     written = []
     for name in ("a", "b"):
-        code, out, _ = terminal(
-            "data", "cloze", tmp_path / "c.jsonl", "--out", tmp_path / name, "--test", "0.2", "--json"
-        )
+        code, out, _ = made(terminal, tmp_path, name, "tasks.making.test=0.2", "--json")
         assert code == 0
         printed = json.loads(out)
         assert printed["counts"]["questions"] == sum(printed["parts"].values()) > 0
         written.append([(tmp_path / name / f"{part}.jsonl.gz").read_bytes() for part in PARTS])
     assert written[0] == written[1]
     assert open_retriever(tmp_path / "a").search(["anything"], 1) is not None
-    code, out, _ = terminal("data", "cloze", tmp_path / "c.jsonl", "--out", tmp_path / "a", "--left", "5")
-    assert code == 0 and "questions" in out
+    code, out, _ = made(terminal, tmp_path, "a", "tasks.making.left=5")
+    assert code == 0 and f"{tmp_path / 'a'}/README.md has numbers and samples" in out
+    assert "left 5" in (tmp_path / "a" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--development", "0.6", "--test", "0.6"), "their sum must be below 1"),
-        (("--test", "1.5"), "test: input should be less than 1"),
+        (("tasks.making.development=0.6", "tasks.making.test=0.6"), "their sum must be below 1"),
+        (("tasks.making.test=1.5",), "tasks.making.test (from the command line): input should be less than 1"),
     ],
 )
 def test_what_cannot_be_made_is_explained(terminal: Terminal, tmp_path: Path, options: tuple[str, ...], message: str):
     write_passages(tmp_path / "c.jsonl", corpus(5))
-    code, out, err = terminal("data", "cloze", tmp_path / "c.jsonl", "--out", tmp_path / "x", *options)
+    code, out, err = made(terminal, tmp_path, "x", *options)
     assert (code, out) == (2, "")
     assert message in err.replace("\n", " ")
     assert not (tmp_path / "x").exists()

@@ -370,10 +370,10 @@ def test_mem1s_reward_of_the_right_answers_is_their_number(tmp_path: Path):
 def test_one_objective_is_written_as_search_r1_has_it(tmp_path: Path):
     import pyarrow.parquet
 
-    write_tasks(tmp_path / "t.parquet", composed(2, 1), source="hotpotqa")
+    write_tasks(tmp_path / "t.parquet", composed(2, 1))
     row = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()[0]
     assert row["reward_model"]["ground_truth"]["target"] == row["questions"][0]["answers"]
-    assert row["data_source"] == "hotpotqa"
+    assert row["data_source"] == "nq"
 
 
 def test_another_ending_and_single_questions_are_refused(tmp_path: Path):

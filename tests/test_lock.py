@@ -117,7 +117,7 @@ COMMANDS = {
     "quickstart": ["quickstart", "--out", "{}"],
     "eval": ["eval", "engine.kind=script", "engine.answer=x", "--limit", "1", "--out", "{}"],
     "index": ["index", "CORPUS", "--out", "{}"],
-    "data cloze": ["data", "cloze", "CORPUS", "--out", "{}"],
+    "data": ["data", "tasks.kind=cloze", "--corpus", "CORPUS", "--out", "{}"],
     "webshop fetch": ["webshop", "fetch", "--out", "{}"],
 }
 

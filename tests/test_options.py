@@ -38,8 +38,8 @@ STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
 OPTIONS = {str(option): option for options in walk().values() for option in options}
 OF_THE_COMMAND_ALONE = {
     # what is shown or served, for which nothing in the library has a default
-    *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data verl --split"),
-    *("mem1 data verl --seed", "mem1 data compose --seed", "mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
+    *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data --split"),
+    *("mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "proxy")),
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
@@ -84,9 +84,9 @@ def test_every_default_is_that_of_a_setting_or_of_the_command_alone():
 
 
 def test_the_walk_sees_a_default_that_differs():
-    left = OPTIONS["mem1 data cloze --left"]
-    assert left.default == 6 == setting("mem1.tasks.cloze.questions:ClozeOptions.left")[0]
-    assert setting("mem1.tasks.cloze.questions:ClozeOptions.left")[0] != 8, "the default that the command once had"
+    facts = OPTIONS["mem1 probe --facts"]
+    assert facts.default == setting("mem1.extras.probe.transcripts:make_transcript.facts")[0]
+    assert facts.default != setting("mem1.extras.probe.transcripts:make_transcript.exchanges")[0]
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("run --mcp ' --question a --base-url http://x/v1 --model m", "is neither a command nor an http address"),
         ("index c --out o --batch-size 3", "--batch-size: goes with --kind dense"),
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
-        ("data compose q --objectives 2 --out o.jsonl --data-source x", "--data-source: goes only into .parquet files"),
-        ("data compose q --objectives 2 --out o.jsonl --evaluation-share 0.2", "--evaluation-share: is the size of a"),
+        ("data atlas-quick --out o.jsonl --verl", "--verl: its trainer reads .parquet"),
+        ("data own-documents corpus=c --out clozes --split train", "--split: is for a file of tasks"),
         ("train atlas-quick --dry-run --resume", "--resume: --dry-run trains nothing"),
         ("train atlas-quick --no-evaluate --json", "--json: prints the evaluation, which --no-evaluate leaves out"),
         ("plan atlas-quick --server-gpus 2", "--server-gpus: the recipe samples in its own process"),
@@ -253,7 +253,7 @@ def test_a_script_searches_the_first_question_under_every_prompt(prompt: str):
 def test_with_only_checked_nothing_is_written(terminal: Terminal, tmp_path: Path):
     with only_checked():
         assert terminal("train", "atlas-quick", "--out", tmp_path / "run")[0] == 0
-        assert terminal("data", "compose", "q", "--objectives", "2", "--out", tmp_path / "a" / "b.jsonl")[0] == 0
+        assert terminal("data", "atlas-quick", "--out", tmp_path / "a" / "b.jsonl")[0] == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -70,6 +70,7 @@ OURS_ALONE = {
     # without effect on what is learnt: names of files, memory, and parts of mem1 that the release has not
     *("model.path", "model.device", "model.dtype", "model.attention", "rl.pack_tokens", "rl.packed", "rl.kl.horizon"),
     *("tasks.kind", "tasks.questions", "tasks.train_questions", "tasks.prompt.file", "tasks.decompose"),
+    *("tasks.format", "tasks.aliases", "tasks.evaluation_share", "tasks.without"),
     *("tasks.question_marks", "rl.algorithm.value_grad_scale"),
     # shown by a test below
     *("tasks.composition", "tasks.passage_words", "rl.curriculum"),
@@ -103,7 +104,7 @@ def test_turns_tasks_and_steps_are_the_releases():
     turns = {n: RECIPE.tasks.turn_limit.turns(n) for n in (1, 2, 4, 6, 8, 16)}
     assert turns == {1: 6, 2: 6, 4: 6, 6: 20, 8: 20, 16: 20}
     assert [(phase.steps, phase.objectives) for phase in RECIPE.rl.curriculum] == [(500, (2,))]
-    assert RECIPE.tasks.composition == "file" and "--composition consecutive --question-marks" in README
+    assert (RECIPE.tasks.composition, RECIPE.tasks.question_marks) == ("consecutive", True)
     assert RECIPE.tasks.passage_words == 100, "a passage of the Wikipedia dump"
     tags = vocabulary(RECIPE.vocabulary)
     assert (tags.state, tags.action_tags, tags.result) == (

@@ -28,7 +28,7 @@ KEYS = sorted(
     }
 )
 FEW, MANY = 80, 10_000
-WITH_KEYS = ("train", "plan", "eval", "run", "verify", "data verl")
+WITH_KEYS = ("train", "plan", "eval", "run", "verify", "data")
 """Commands that take keys of a recipe."""
 
 
@@ -71,7 +71,7 @@ def keys_of_command(name: str, folder: Path, times: int) -> int:
     def draw() -> list[str]:
         recipe = drawn.random.choice(RECIPES)
         settings = drawn.settings(KEYS)
-        needed = ("--out=new.parquet", "--objectives=2", "--count=3") if name == "data verl" else ()
+        needed = ("--out=new.parquet",) if name == "data" else ()
         return [*name.split(), *needed, recipe, "--", *settings]
 
     return check(draw, times)

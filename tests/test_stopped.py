@@ -26,9 +26,10 @@ def corpus(tmp_path: Path) -> Path:
 
 
 ANEW = "begin again with the same command"
+CLOZES = "data tasks.kind=cloze corpus={corpus} --out {out}"
 PHASES = {
-    "clozes": ("mem1.envs.cloze.make_clozes", "data cloze {corpus} --out {out}", f"while making clozes; {ANEW}"),
-    "candidates": ("mem1.tasks.cloze.making.of_passage", "data cloze {corpus} --out {out}", "while making clozes"),
+    "clozes": ("mem1.envs.cloze.make_clozes", CLOZES, f"while making clozes; {ANEW}"),
+    "candidates": ("mem1.tasks.cloze.making.of_passage", CLOZES, "while making clozes"),
     "indexing": ("mem1.retrieval.bm25.Numbers.of_text", "index {corpus} --out {out}", f"while indexing; {ANEW}"),
     "making a policy": (
         "mem1.training.loop.train.make_policy",

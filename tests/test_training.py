@@ -367,7 +367,7 @@ def test_development_questions_are_others_than_those_of_training_and_of_the_eval
     tasks = cast(MultihopTasks, config.tasks)
     with pytest.raises(UserError, match="give their file by tasks\\.development_questions"):
         tasks.model_copy(update={"development_questions": None}).development()
-    taken = str(Path(tasks.questions).with_name(name))
+    taken = str(Path(str(tasks.questions)).with_name(name))
     with pytest.raises(UserError, match="shares questions with"):
         tasks.model_copy(update={"development_questions": taken}).development()
 

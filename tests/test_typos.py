@@ -23,7 +23,7 @@ MEANT = {
     "plan atlas-quik": "did you mean atlas-quick?",
     "verify atlas-quik": "did you mean atlas-quick?",
     "verify context=fold(0)": "unknown memory 'fold(0)'; known",
-    "data verl atlas-quik --out tasks.parquet --objectives 2 --count 1": "did you mean atlas-quick?",
+    "data atlas-quik --out tasks.parquet": "did you mean atlas-quick?",
     "eval evaluation.taks=3": "did you mean evaluation.tasks?",
     "run engine.kind=servr": "unknown engine 'servr' (did you mean server?)",
     "probe flod(8)": "unknown memory 'flod(8)' (did you mean fold(8)?)",

@@ -59,7 +59,7 @@ def test_a_task_comes_back_whole_from_the_row_that_verl_reads(tmp_path: Path):
 
 @pytest.mark.parametrize("extra_info", [None, {}, {"task": "{}", "split": "train"}, {"task": "no", "split": "train"}])
 def test_a_row_of_another_file_is_refused_with_what_writes_the_right_one(extra_info: dict[str, str] | None):
-    with pytest.raises(UserError, match="mem1 data verl"):
+    with pytest.raises(UserError, match="mem1 data --verl"):
         read_row(extra_info)
 
 
@@ -67,10 +67,11 @@ def test_the_command_writes_the_tasks_of_a_recipe_in_turn_by_size(tmp_path: Path
     pytest.importorskip("pyarrow")
     out = tmp_path / "t.parquet"
     small = [f"tasks.{key}" for key in ("entities=60", "worlds=2", "questions_per_world=120")]
-    command = ["data", "verl", "atlas-quick", "--out", str(out), "--count", "3", "--json"]
-    command += [*small, "--objectives", "1", "--objectives", "2"]
+    command = ["data", "atlas-quick", "--verl", "--split", "train", "--out", str(out), "--limit", "3", "--json"]
+    command += [*small, "--objectives", "1,2"]
     done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert json.loads(done.stdout) == {"out": str(out), "tasks": 6, "objectives": [1, 2], "split": "train"}
+    told = {"out": str(out), "tasks": 6, "objectives": [1, 2], "split": "train", "passages": 0}
+    assert json.loads(done.stdout) == told
     tasks = [read_row(row["extra_info"])[0] for _, row in read_rows(out)]
     source = SMALL.source("train", PAPER)
     assert tasks[::2] == source.tasks(objectives=1, count=3, seed=0)

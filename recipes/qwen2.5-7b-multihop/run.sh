@@ -20,12 +20,14 @@ SIZES=${SIZES:-1 2 3 4 6 8 10 16}
 LIMIT=${LIMIT:-500}
 SEARCH_PORT=${SEARCH_PORT:-8000}
 POLICY_PORT=${POLICY_PORT:-8100}
-STAGES=(install download compose search train evaluate baselines table)
+STAGES=(install download prompts search train evaluate baselines table)
 SEARCH="tasks.retriever.urls=[\"http://127.0.0.1:$SEARCH_PORT\"]"
 
 # SERVERS are the GPUs of vLLM; with one GPU, it serves only after the training
 case $GPUS in
-1) TRAINERS=1 SERVERS=(0) RECIPE=qwen2.5-7b-multihop/grpo OPTIONS=("lora.rank=32" 'rollout={engine="local"}') ;;
+1) TRAINERS=1 SERVERS=(0) RECIPE=qwen2.5-7b-multihop/grpo OPTIONS=("lora.rank=32" 'rollout={engine="local"}'
+    'tasks.questions=["questions/nq/train.jsonl","questions/hotpotqa/train.jsonl"]'
+    'tasks.without=["questions/nq/test.jsonl","questions/hotpotqa/dev.jsonl"]') ;;
 4) TRAINERS=3 SERVERS=(3) RECIPE=qwen2.5-7b-multihop/mem1-published OPTIONS=("distributed.cpu_offload=true") ;;
 8) TRAINERS=6 SERVERS=(6 7) RECIPE=qwen2.5-7b-multihop/mem1-published OPTIONS=() ;;
 *) echo "GPUS=$GPUS: this script knows 1, 4 and 8; see published-run.md beside it for others" >&2; exit 1 ;;
@@ -98,7 +100,7 @@ evaluate_on_servers() { # NAME POLICY [KEY=VALUE...]: one evaluation for each si
     serve_policy "$policy"
     for size in $SIZES; do
         run .venv/bin/mem1 eval qwen2.5-7b-multihop/mem1-published "${urls[@]}" --model policy --tokenizer "$policy" \
-            --questions "tasks/test-$size.jsonl" --objectives "$size" --limit "$LIMIT" "$SEARCH" "$@" --out "results/$name"
+            --objectives "$size" --limit "$LIMIT" "$SEARCH" "$@" --out "results/$name"
     done
     stop
 }
@@ -128,16 +130,9 @@ download() {
     quietly 'cat wiki/part_aa wiki/part_ab > wiki/e5_Flat.index'
 }
 
-compose() {
+prompts() {
     [ -e prompts/mem1-qa.txt ] || run .venv/bin/python "$SOURCE/benchmarks/published_prompts.py" mem1-release --out prompts
     [ -e prompts/search-r1.txt ] || run .venv/bin/python "$SOURCE/benchmarks/published_prompts.py" search-r1 --out prompts
-    run .venv/bin/mem1 data compose questions/nq/train.jsonl questions/hotpotqa/train.jsonl --objectives 2 \
-        --composition consecutive --question-marks --without questions/nq/test.jsonl \
-        --without questions/hotpotqa/dev.jsonl --out tasks/train.jsonl
-    for size in $SIZES; do
-        run .venv/bin/mem1 data compose questions/nq/test.jsonl questions/hotpotqa/dev.jsonl --objectives "$size" \
-            --composition consecutive --question-marks --out "tasks/test-$size.jsonl"
-    done
 }
 
 search() {
@@ -153,8 +148,7 @@ train() {
     [ ! -f runs/published/config.toml ] || resume=(--resume)
     serve_search
     [ "$GPUS" = 1 ] || serve_policy models/Qwen2.5-7B
-    run "${launch[@]}" train "$RECIPE" "${OPTIONS[@]}" tasks.train_questions=tasks/train.jsonl \
-        tasks.questions=tasks/test-2.jsonl "$SEARCH" --no-evaluate --out runs/published "${resume[@]}"
+    run "${launch[@]}" train "$RECIPE" "${OPTIONS[@]}" "$SEARCH" --no-evaluate --out runs/published "${resume[@]}"
     stop
 }
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mem1.training.weights.policy import Policy
 
 
-@with_recipe
+@with_recipe()
 def command(
     invocation: typer.Context,
     chosen: Chosen,

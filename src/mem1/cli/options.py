@@ -1,7 +1,6 @@
 """What several commands share: options tied to settings, the device, files to write, and checks of numbers.
 
-    left: Annotated[int, typer.Option(min=3, help="Words shown before the blank."),
-                    Fills("mem1.tasks.cloze.questions:ClozeOptions.left")] = 6
+    state: Annotated[int, typer.Option(min=50, help="Longest state."), Fills("mem1.messages.bounds:Bounds.state")] = 500
 
 The default and the range of such an option are those of the setting. They are repeated here so that `--help` need not
 load torch; a test compares the two.

@@ -1,4 +1,4 @@
-"""Recipes on the command line: `mem1 eval | run | verify [RECIPE] key=value`, with short names for frequent keys.
+"""Recipes on the command line: `mem1 eval [RECIPE] key=value`, with short names for frequent keys.
 
 mem1 eval --corpus notes --limit 20     is     mem1 eval tasks.corpus=notes evaluation.tasks=20
 mem1 eval webshop-quick --limit 20      the tasks, tags, memory and budget of a shipped recipe
@@ -94,12 +94,15 @@ class Chosen:
         return load_toml(None, Recipe, [*before, *self.settings])
 
 
-def with_recipe(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `[RECIPE] key=value` and the short names; it receives them as one `chosen: Chosen`."""
+def with_recipe(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command `[RECIPE] key=value` and these short names (none: all); it gets them as one `chosen: Chosen`."""
+    return functools.partial(_with_recipe, short_names={name: SHORT_NAMES[name] for name in names or SHORT_NAMES})
 
+
+def _with_recipe(command: Callable[..., None], short_names: Mapping[str, ShortName]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(arguments: list[str] | None = None, **given: Any) -> None:
-        short = {name: given.pop(name) for name in SHORT_NAMES}
+        short = {name: given.pop(name) for name in short_names}
         command(chosen=Chosen.of(arguments or [], short), **given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -111,7 +114,7 @@ def with_recipe(command: Callable[..., None]) -> Callable[..., None]:
         ),
     ]
     parameters = [inspect.Parameter("arguments", keyword, default=None, annotation=argument)]
-    for name, short in SHORT_NAMES.items():
+    for name, short in short_names.items():
         option = typer.Option(f"--{name.replace('_', '-')}", help=f"{short.help} \\[{short.key}]", show_default=False)
         parameters.append(
             inspect.Parameter(name, keyword, default=None, annotation=Annotated[short.kind | None, option])

@@ -42,7 +42,7 @@ _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
 
 
-@with_recipe
+@with_recipe()
 def command(
     invocation: typer.Context,
     chosen: Chosen,

@@ -30,7 +30,7 @@ _TASKS = 8
 """Tasks attempted if neither --limit nor the key is given."""
 
 
-@with_recipe
+@with_recipe()
 def command(
     invocation: typer.Context,
     chosen: Chosen,

@@ -1,6 +1,6 @@
 """Clozes over your own corpus, optionally mixed with real questions about it; and the folder that holds them.
 
-ClozeTasks(corpus="clozes")    what `mem1 data cloze notes --out clozes` wrote:
+ClozeTasks(corpus="clozes")    what `mem1 data own-documents corpus=notes --out clozes` wrote:
 
     index/                   BM25 over the corpus, passages included
     train.jsonl.gz           the questions, by the part of the corpus that their passage is in
@@ -37,6 +37,7 @@ from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
 from mem1.interrupts import stopped_while
+from mem1.lock import alone_in
 from mem1.protocol import Tags
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
@@ -142,7 +143,7 @@ def open_cloze_folder(
         return ClozeFolder(Path(corpus))
     if all((Path(corpus) / _file(part)).is_file() for part in PARTS):
         raise UserError(
-            f"{corpus} is a damaged folder of clozes, or an older mem1 made it; make it again with mem1 data cloze"
+            f"{corpus} is a damaged folder of clozes, or an older mem1 made it; make it again with mem1 data"
         )
     passages = read_corpus(corpus)
     kept = cache_folder() / f"cloze-{_key(passages, options)}"
@@ -208,7 +209,7 @@ def readme(clozes: Sequence[Cloze], known: Mapping[str, Any], *, corpus: str, op
     lines = [
         f"# Clozes of {_escaped(corpus)}",
         "",
-        f"Questions made by `mem1 data cloze`: {BLANK} stands for one to four capitalised words, or a number, of a "
+        f"Questions made by `mem1 data`: {BLANK} stands for one to four capitalised words, or a number, of a "
         "passage. A search with the whole question finds the passage. `index/` is the index that was searched.",
         "",
         "| file | questions | passages |",
@@ -247,8 +248,8 @@ class ClozeTasks(QuestionTasks):
     kind: str = "cloze"
     special_tokens: ClassVar[tuple[str, ...]] = MARKS
     corpus: str
-    """Folder that `mem1 data cloze` wrote; or a file of passages, an index or a folder of documents, from which
-    clozes are made and cached."""
+    """A file of passages, an index or a folder of documents, from which clozes are made and cached; or a folder of
+    clozes that `mem1 data` wrote."""
     making: ClozeOptions = ClozeOptions()
     """How clozes are made, unless `corpus` already holds them."""
     held_out: Literal["development", "test"] = "development"
@@ -313,6 +314,13 @@ class ClozeTasks(QuestionTasks):
     def text_sizes(self, objectives: int) -> TextSizes:
         words = self.top_k * self.snippet_words
         return TextSizes(20 + QUESTION_TOKENS * objectives, 20 + round(words * TOKENS_PER_WORD))
+
+    def write_folder(self, out: Path, on_progress: OnProgress) -> Mapping[str, Any]:
+        """Make the clozes of the corpus in this folder."""
+        name = Path(self.corpus).name
+        with alone_in(out):
+            folder = make_cloze_folder(read_corpus(self.corpus), out, self.making, corpus=name, on_progress=on_progress)
+        return folder.statistics()
 
     def folder(self) -> ClozeFolder:
         """The clozes of the corpus. Raises UserError if there is nothing at `corpus`."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -50,7 +50,8 @@ from mem1.tasks.compose import (
     consecutive,
     marked,
 )
-from mem1.tasks.datasets import read_questions, read_tasks
+from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
+from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.prompts import PromptChoice
 from mem1.tasks.template import TaskTemplate, TurnLimit
 
@@ -150,20 +151,39 @@ SERVER_S = 3.0
 """Deadline of a search server in a dry run, in seconds."""
 
 
+Files = str | Annotated[tuple[str, ...], Field(min_length=1)]
+"""One file, or several."""
+QuestionGroup = tuple[Question, ...]
+"""A single question, or the questions of a composed task."""
+_OF_QUESTIONS = ("decompose", "evaluation_share", "without", "format", "aliases")
+"""Settings without effect on files of composed tasks."""
+
+
 class QuestionFiles(QuestionTasks):
     """Files of questions, and how tasks are composed of them."""
 
-    questions: str
-    """File of the evaluation's questions, in any format of `mem1.tasks.datasets`."""
-    train_questions: str | None = None
-    """File of the training's questions; None: evaluation only."""
+    questions: Files
+    """File of the evaluation's questions, in any format of `mem1.tasks.datasets`, or hf:owner/name:split; or several,
+    of which repeated questions are left out."""
+    train_questions: Files | None = None
+    """Files of the training's questions; None: those that `evaluation_share` leaves, or evaluation only."""
+    evaluation_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of `questions` that are the evaluation's, by a hash of each text; the others are the training's. None: all
+    are the evaluation's."""
+    without: Files | None = None
+    """Files of questions that are left out of the training's, as of a test; None: none."""
+    format: str | None = None
+    """Format of the files: a name of `mem1.tasks.datasets.FORMATS`, a registered one, or package.module:NAME. None:
+    recognised from their content."""
+    aliases: str | None = None
+    """id_aliases.json of 2WikiMultihopQA; None: the answers of the questions' files alone."""
     development_questions: str | None = None
     """File of the questions of validations during training (`evaluation.every`); None: no validation."""
     decompose: bool = False
     """Replace each question by its single hops (2WikiMultihopQA and MuSiQue)."""
     composition: Composition | Literal["consecutive", "file"] = "independent"
     """How the questions of a task depend on one another: independent, chain, shared or comparison; `consecutive`:
-    independent neighbours of one source, in the files' order; `file`: the files hold composed tasks, which are used
+    independent neighbours of one source in one file, in its order; `file`: the files hold composed tasks, used
     unchanged."""
     question_marks: bool = False
     """Append a question mark to every question without one."""
@@ -174,8 +194,11 @@ class QuestionFiles(QuestionTasks):
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:
         check_depth(self.composition, self.depth)
-        if self.composition == "file" and self.decompose:
-            raise ValueError("decompose needs files of questions; composition = file has composed tasks")
+        asked = [name for name in _OF_QUESTIONS if getattr(self, name)]
+        if self.composition == "file" and asked:
+            raise ValueError(f"{', '.join(asked)}: needs files of questions; composition = file has composed tasks")
+        if self.train_questions is not None and self.evaluation_share is not None:
+            raise ValueError("give train_questions or evaluation_share, which both say what is trained on; not both")
         return self
 
     def development(self) -> QuestionFiles:
@@ -183,22 +206,54 @@ class QuestionFiles(QuestionTasks):
             raise UserError(
                 "evaluation.every validates on development questions; give their file by tasks.development_questions"
             )
-        own = _flat(self.read(self.development_questions))
-        for path in (self.questions, self.train_questions):
-            if path is not None and {q.text for q in own} & {q.text for q in _flat(self.read(path))}:
+        texts = {question.text for question in _flat(self._read((self.development_questions,)))}
+        for path in self._all_files:
+            if texts & {question.text for question in _flat(self._read((path,)))}:
                 raise UserError(
                     f"tasks.development_questions = {self.development_questions!r} shares questions with {path}; take "
                     "them out of one of the two files"
                 )
-        return self.model_copy(update={"questions": self.development_questions})
+        return self.model_copy(update={"questions": self.development_questions, "evaluation_share": None})
 
-    def read(self, path: str) -> list[tuple[Question, ...]]:
-        """Content of a file: single questions, or the questions of each composed task."""
+    def half(self, split: Split) -> list[list[QuestionGroup]]:
+        """Per file of this half its single questions, or the questions of each of its composed tasks.
+
+        Raises UserError if there are none, or if both halves have a question.
+        """
+        if split == "evaluation":
+            return self._read(_listed(self.questions), split)
+        if self.evaluation_share is not None:
+            return self._read(_listed(self.questions), split, _listed(self.without))
+        if self.train_questions is None:
+            raise UserError("tasks.train_questions is missing: give a file of questions to train on")
+        train = self._read(_listed(self.train_questions), split, _listed(self.without))
+        check_disjoint(_flat(train), _flat(self.half("evaluation")))
+        return train
+
+    def _read(
+        self, paths: Sequence[str], split: Split | None = None, without: Sequence[str] = ()
+    ) -> list[list[QuestionGroup]]:
+        share = None if split is None else self.evaluation_share
+        how: dict[str, Any] = {"format": self.format, "aliases": self.aliases, "decompose": self.decompose}
         if self.composition == "file":
-            groups = read_tasks(path)
+            files = [read_tasks(path) for path in paths]
+        elif len(paths) == 1 and share is None and not without:
+            files = [[(question,) for question in read_questions(paths[0], **how)]]
         else:
-            groups = [(question,) for question in read_questions(path, decompose=self.decompose)]
-        return [tuple(map(marked, group)) for group in groups] if self.question_marks else groups
+            half = None if share is None else split
+            pool = read_pool(paths, split=half, evaluation_share=share or 0.0, without=without, **how)
+            files = [[(question,) for question in file] for file in pool.files]
+        if self.question_marks:
+            files = [[tuple(map(marked, group)) for group in file] for file in files]
+        return files
+
+    @property
+    def _all_files(self) -> tuple[str, ...]:
+        return (*_listed(self.questions), *_listed(self.train_questions))
+
+    def given_passages(self) -> list[Passage]:
+        read = (read_dataset(path, format=self.format, decompose=self.decompose) for path in self._all_files)
+        return list({passage.id: passage for data in read for passage in data.passages}.values())
 
     def text_sizes(self, objectives: int) -> TextSizes:
         words: int = self.top_k * self.passage_words  # type: ignore[attr-defined]  # of both subclasses
@@ -224,19 +279,11 @@ class FileQuestions(TaskSource):
     @cached_property
     def questions(self) -> list[Question]:
         """All questions of this half, those of composed tasks included."""
-        return _flat(self._groups)
+        return _flat(self._files)
 
     @cached_property
-    def _groups(self) -> list[tuple[Question, ...]]:
-        """Content of this half's file: single questions, or the questions of each composed task."""
-        evaluation = self.config.read(self.config.questions)
-        if self.split == "evaluation":
-            return evaluation
-        if self.config.train_questions is None:
-            raise UserError("tasks.train_questions is missing: give a file of questions to train on")
-        train = self.config.read(self.config.train_questions)
-        check_disjoint(_flat(train), _flat(evaluation))
-        return train
+    def _files(self) -> list[list[QuestionGroup]]:
+        return self.config.half(self.split)
 
     @cached_property
     def _linked(self) -> LinkedQuestions:
@@ -249,7 +296,9 @@ class FileQuestions(TaskSource):
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
         if config.composition in ("file", "consecutive"):
-            groups = self._groups if config.composition == "file" else consecutive(self.questions, objectives)
+            composed = config.composition == "file"
+            parts = (file if composed else consecutive(_flat([file]), objectives) for file in self._files)
+            groups = [group for part in parts for group in part]
             return as_composed(groups, self._form, objectives=objectives, count=count, seed=seed)
         return compose_as(
             config.composition,
@@ -263,8 +312,12 @@ class FileQuestions(TaskSource):
         )
 
 
-def _flat(groups: list[tuple[Question, ...]]) -> list[Question]:
-    return [question for group in groups for question in group]
+def _listed(files: Files | None) -> tuple[str, ...]:
+    return () if files is None else (files,) if isinstance(files, str) else files
+
+
+def _flat(files: Sequence[Sequence[QuestionGroup]]) -> list[Question]:
+    return [question for file in files for group in file for question in group]
 
 
 class MultihopTasks(QuestionFiles):

@@ -153,6 +153,17 @@ class TasksConfig(Config):
         """A sample of what the environment replies, for a check of the tokenizer; empty: not known without running."""
         return ()
 
+    def given_passages(self) -> Sequence[Passage]:
+        """The distinct passages that come with files of questions, as a collection to search; empty: none do."""
+        return ()
+
+    def write_folder(self, out: Path, on_progress: Callable[[str, int, int], None]) -> Mapping[str, Any]:
+        """Write what the tasks are made of, for tasks that are made of something; returns statistics.
+
+        `on_progress` gets an activity, the number done and the total. Raises UserError for other tasks.
+        """
+        raise UserError(f"--out {out}: the name of a file of tasks ends in .jsonl, .jsonl.gz or .parquet")
+
     def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
         """The metrics of an attempt at the task, by name: those of one without answer, and of one that is right."""
         environment = self.around(source.environment)

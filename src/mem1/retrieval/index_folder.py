@@ -119,7 +119,7 @@ def _called(kind: str) -> str:
 
 
 def _again(kind: str) -> str:
-    return "make it with mem1 data cloze" if kind == CLOZES else "build the index again"
+    return "make it with mem1 data" if kind == CLOZES else "build the index again"
 
 
 def _check_replaceable(target: Path, kind: str) -> None:

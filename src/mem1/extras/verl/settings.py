@@ -195,7 +195,7 @@ def read_row(extra_info: Mapping[str, Any] | None) -> tuple[Task, Split]:
         task, split = task_from_json(json.loads(info["task"])), info["split"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"a row of the data has no mem1 task in extra_info ({error!r}); write the file with `mem1 data verl`"
+            f"a row of the data has no mem1 task in extra_info ({error!r}); write the file with `mem1 data --verl`"
         ) from error
     if split != "train" and split != "evaluation":
         raise UserError(f"extra_info.split is {split!r}; it must be train or evaluation")

@@ -116,7 +116,7 @@ def read_ranked(path: str | os.PathLike[str]) -> list[Ranked]:
             if not isinstance(rank, int) or rank < 1 or len(question.passage_ids) != 1:
                 raise ValueError(f"question {question.id!r} has no rank, or not one passage")
         except ValueError as error:
-            raise UserError(f"{path}:{number}: {error}; make the questions again with mem1 data cloze") from error
+            raise UserError(f"{path}:{number}: {error}; make the questions again with mem1 data") from error
         found.append(Ranked(question, rank))
     return found
 

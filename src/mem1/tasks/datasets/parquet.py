@@ -84,33 +84,31 @@ def _name(record: Record, source: str, asked: str) -> str:
     return given if given.startswith(source) else f"{source}:{given}"
 
 
-def write_tasks(
-    path: str | os.PathLike[str], tasks: Sequence[Task], *, split: Split = "train", source: str | None = None
-) -> None:
+def write_tasks(path: str | os.PathLike[str], tasks: Sequence[Task], *, split: Split = "train") -> None:
     """Write composed tasks: .parquet for MEM1's and Search-R1's code, .jsonl(.gz) in our own format.
 
-    `split` and `source` (None: that of a task's first question) are columns of the Parquet file. Raises UserError for
-    any other ending.
+    `split` is a column of the Parquet file. Raises UserError for any other ending.
     """
     target = Path(path)
     if target.suffix == ".parquet":
-        rows = [_row(index, task, split, source) for index, task in enumerate(tasks)]
-        write_rows(target, rows, lambda pa: _schema(pa, max(t.objectives for t in tasks)))
+        several = any(task.objectives > 1 for task in tasks)
+        rows = [_row(index, task, split, several) for index, task in enumerate(tasks)]
+        write_rows(target, rows, lambda pa: _schema(pa, several))
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
         write_objects(target, ({"id": t.id, "questions": list(map(question_record, t.questions))} for t in tasks))
     else:
         raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own format)")
 
 
-def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, Any]:
+def _row(index: int, task: Task, split: Split, several: bool) -> dict[str, Any]:
     golds = [list(question.answers) for question in task.questions]
     asked = [replace(question, text=closed(question.text)) for question in task.questions]
-    target = golds if task.objectives > 1 else golds[0]
+    target = golds if several else golds[0]
     return {
         "id": task.id,
         "question": "; ".join(question.text for question in asked),
         "golden_answers": target,
-        "data_source": source or task.questions[0].source,
+        "data_source": task.questions[0].source,
         "prompt": [{"role": "user", "content": render(PROMPT, asked, RELEASED)}],
         "ability": "fact-reasoning",
         "reward_model": {"style": "rule", "ground_truth": {"target": target}},
@@ -123,10 +121,13 @@ def _row(index: int, task: Task, split: Split, source: str | None) -> dict[str, 
     }
 
 
-def _schema(pa: Any, objectives: int) -> Any:
-    """A fixed schema, so that the types of columns do not depend on which values are empty."""
+def _schema(pa: Any, several: bool) -> Any:
+    """A fixed schema, so that the types of columns do not depend on which values are empty.
+
+    several    some task has more than one objective
+    """
     names, numbers = pa.list_(pa.string()), pa.list_(pa.int64())
-    golds = pa.list_(names) if objectives > 1 else names
+    golds = pa.list_(names) if several else names
     question = {
         "id": pa.string(),
         "text": pa.string(),

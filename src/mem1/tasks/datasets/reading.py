@@ -126,13 +126,13 @@ def read_questions(
 
 
 def read_tasks(path: str | os.PathLike[str]) -> list[tuple[Question, ...]]:
-    """The questions of each task in a file that `mem1 data compose` wrote, or in MEM1's own Parquet.
+    """The questions of each task in a file that `mem1 data` wrote, or in MEM1's own Parquet.
 
     Raises UserError as `read_dataset` does, and for a format of single questions.
     """
     known, samples = _samples(path, None, None, False)
     if not known.composed:
-        raise UserError(f"{path} has single questions, not composed tasks; compose them with `mem1 data compose`")
+        raise UserError(f"{path} has single questions, not composed tasks; leave out tasks.composition=file")
     tasks = [sample.questions for _, sample in samples if sample.questions]
     if not tasks:
         raise UserError(f"{path} has no tasks")
@@ -186,7 +186,7 @@ def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> For
     layouts = "; ".join(f"{name} ({', '.join(f.layouts[0])})" for name, f in _formats())
     raise UserError(
         f"{path}: no known format has the fields {', '.join(head) or '(none)'}; known: {layouts}; name the format "
-        "with --format, or give each question an id, a text and answers"
+        "by tasks.format, or give each question an id, a text and answers"
     )
 
 
