@@ -91,7 +91,7 @@ def look_back(attention: Any, head: int, distance: int, config: TinyModel) -> No
     attention.q_proj.bias[rows] = query.to(attention.q_proj.bias.dtype)
 
 
-# The weights of induction heads are written, not trained; these numbers are empirical (docs/cloze.md). Widths:
+# The weights of induction heads are written, not trained; these numbers are empirical (research/cloze.md). Widths:
 _STEADY = 0.42
 """Share of a head's rotary pairs that is left out of matching: the others turn slowly enough to compare contents."""
 _PROJECTED = 0.45
