@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verl", reason="needs verl: pip install 'mem1[verl]' in an environment of its own (docs/verl.md)")
-pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1[verl]' (docs/verl.md)")
+pytest.importorskip("verl", reason="needs verl: pip install 'mem1[verl]' in an environment of its own (verl.md)")
+pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1[verl]' (verl.md)")
 
 import numpy as np
 import ray
@@ -263,7 +263,7 @@ def test_the_check_fails_on_a_mutant_that_counts_rows(name: str):
 
 
 def test_the_denominators_of_the_loss_are_ours_where_a_mini_batch_holds_all_contexts():
-    """docs/verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
+    """verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
     data, _ = batch(UNEVEN, seed=0)
     mask = data.batch["response_mask"]
     values = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,7 @@
 
     VERL_USE_EXTERNAL_MODULES=verl_cpu,verl_servers VERL_PLATFORM=cpu
 
-Without them a run ends, one obstacle after another, at the lines that docs/verl.md lists. All else is verl's. Ray's
+Without them a run ends, one obstacle after another, at the lines that research/verl.md lists. All else is verl's. Ray's
 nodes must pretend to have GPUs, since verl reserves them: `ray start --num-gpus 1`.
 """
 

@@ -42,7 +42,9 @@ def command(
     passages: Annotated[
         Path | None, typer.Option(help="Write the passages that come with the questions here.", show_default=False)
     ] = None,
-    verl: Annotated[bool, typer.Option("--verl", help="The .parquet is for verl's trainer (docs/verl.md).")] = False,
+    verl: Annotated[
+        bool, typer.Option("--verl", help="The .parquet is for verl's trainer (recipes/qwen2.5-7b-multihop/verl.md).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the tasks of a recipe to a file, as many of each size as `mem1 eval` asks; or make clozes of documents.
