@@ -454,11 +454,12 @@ def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
 
     def keys_of(split: Any) -> set[str]:
         try:
-            pool = read_pool(paths, split=split, evaluation_share=0.5)
+            files = read_pool(paths, split=split, evaluation_share=0.5)
         except UserError:
             return set()
-        keys = [normalize(q.text) or q.text for q in pool.questions]
-        assert len(keys) == len(set(keys)) == len({q.id for q in pool.questions})
+        questions = [question for file in files for question in file]
+        keys = [normalize(q.text) or q.text for q in questions]
+        assert len(keys) == len(set(keys)) == len({q.id for q in questions})
         return set(keys)
 
     train, evaluation = keys_of("train"), keys_of("evaluation")
@@ -471,7 +472,7 @@ def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
 @needs_shared_qa
 def test_the_halves_of_five_real_data_sets_are_apart():
     paths = [str(SHARED_QA / f"{name}.jsonl") for name in ("dev", "test")]
-    halves = [read_pool(paths, split=split).questions for split in ("train", "evaluation")]
+    halves = [[q for file in read_pool(paths, split=split) for q in file] for split in ("train", "evaluation")]
     keys = [{normalize(q.text) for q in half} for half in halves]
     assert not keys[0] & keys[1]
     assert 0.08 < len(halves[1]) / (len(halves[0]) + len(halves[1])) < 0.12

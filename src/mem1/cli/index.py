@@ -75,7 +75,7 @@ def command(
         refuse(invocation, "k1", "b", because="goes with --kind bm25")
     work_begins()
     console = stderr()
-    passages, skipped = read(corpus, console)
+    passages, skipped = _read(corpus, console)
     with alone_in(out):
         if encoder is None:
             from mem1.retrieval import BM25
@@ -95,7 +95,7 @@ def command(
         print(f"Indexed {len(passages):,} passages in {name} ({kind}); search them with --corpus {name}")
 
 
-def read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
+def _read(corpus: Path, console: Console) -> tuple[Sequence[Passage], dict[str, str]]:
     """The passages of a file, an index or a folder, and file -> the reason why it was skipped."""
     from mem1.retrieval.documents import read_documents
     from mem1.retrieval.index_folder import holds_index, open_passages

@@ -241,8 +241,8 @@ class QuestionFiles(QuestionTasks):
             files = [[(question,) for question in read_questions(paths[0], **how)]]
         else:
             half = None if share is None else split
-            pool = read_pool(paths, split=half, evaluation_share=share or 0.0, without=without, **how)
-            files = [[(question,) for question in file] for file in pool.files]
+            pooled = read_pool(paths, split=half, evaluation_share=share or 0.0, without=without, **how)
+            files = [[(question,) for question in file] for file in pooled]
         if self.question_marks:
             files = [[tuple(map(marked, group)) for group in file] for file in files]
         return files

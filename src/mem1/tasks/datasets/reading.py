@@ -201,22 +201,6 @@ def _short(where: str, path: str | os.PathLike[str]) -> str:
     return f"line {place[1:]}" if place.startswith(":") else f"entry {place}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Questions to compose into tasks."""
-
-    files: list[list[Question]]
-    """The questions of each file."""
-    passages: list[Passage]
-    """The distinct passages of all files, regardless of the half, as distractors are needed too."""
-    repeats: int
-    """Number of questions dropped as repetitions of a normalised text."""
-
-    @property
-    def questions(self) -> list[Question]:
-        return [question for file in self.files for question in file]
-
-
 def read_pool(
     paths: Sequence[str],
     *,
@@ -226,27 +210,24 @@ def read_pool(
     split: Split | None = None,
     evaluation_share: float = EVALUATION_SHARE,
     without: Sequence[str] = (),
-) -> Pool:
-    """The distinct questions of several files, from one half or (`split` None) both. Raises UserError without any.
+) -> list[list[Question]]:
+    """Per file its questions, without repetitions over all files, of one half or (`split` None) both.
 
     Questions of the files `without`, such as those of a test, are dropped as repetitions. If two questions with
     different texts share an id, as in files numbered from 0, the later one gets an id made from its text.
+
+    Raises UserError where no question is left.
     """
     files: list[list[Question]] = []
-    passages: dict[str, Passage] = {}
     texts = {normalize(q.text) or q.text for path in without for q in read_questions(path, format=format)}
     ids: set[str] = set()
-    repeats = 0
     for path in paths:
-        data = read_dataset(path, format=format, aliases=aliases, decompose=decompose)
-        passages.update((passage.id, passage) for passage in data.passages)
         files.append([])
-        for question in data.questions:
+        for question in read_questions(path, format=format, aliases=aliases, decompose=decompose):
             if split is not None and split_of(question.text, evaluation_share=evaluation_share) != split:
                 continue
             key = normalize(question.text) or question.text
             if key in texts:
-                repeats += 1
                 continue
             if question.id in ids:
                 name = hashed(question.source or Path(path).name, question.text)
@@ -257,4 +238,4 @@ def read_pool(
     if not any(files):
         place = "left" if split is None else f"in the {split} half"
         raise UserError(f"no question of {', '.join(paths)} is {place}; give more questions")
-    return Pool(files, list(passages.values()), repeats)
+    return files
