@@ -40,7 +40,7 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import Policy, load_policy, make_policy

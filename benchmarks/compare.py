@@ -80,9 +80,9 @@ from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, for
 from mem1.memory import memory_policy
 from mem1.prices import PRICE_CLASSES
 from mem1.protocol import ANSWER, NOTE, RECALL, vocabulary
+from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import load_policy
 

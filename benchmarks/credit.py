@@ -24,10 +24,10 @@ from mem1.algorithms.channels import Channels, Objectives
 from mem1.algorithms.group import Grpo
 from mem1.configuration import load_toml
 from mem1.evaluation.metrics import solved
+from mem1.recipe.recipe import Recipe
 from mem1.records import Group
 from mem1.training.gradients.samples import make_samples, scorable_groups
 from mem1.training.gradients.update import PassStats, accumulate
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"

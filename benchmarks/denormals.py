@@ -25,7 +25,7 @@ from stages import rl_stage  # noqa: E402
 
 from mem1.configuration import load_toml  # noqa: E402
 from mem1.protocol import vocabulary  # noqa: E402
-from mem1.training.loop.recipe import Recipe  # noqa: E402
+from mem1.recipe.recipe import Recipe  # noqa: E402
 from mem1.training.loop.supervised import SftStage, demonstrate  # noqa: E402
 from mem1.training.loop.train import make_rollout  # noqa: E402
 from mem1.training.weights.policy import load_policy  # noqa: E402

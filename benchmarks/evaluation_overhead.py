@@ -36,10 +36,10 @@ from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import make_world
-from mem1.training.loop.recipe import Evaluation
 from mem1.training.weights.policy import policy_folder
 from mem1.training.weights.tokenizers import bpe_tokenizer
 

@@ -20,9 +20,9 @@ from mem1.configuration import load_toml
 from mem1.engines.base import Sampling, new_session
 from mem1.memory import memory_policy
 from mem1.protocol import NOTE, vocabulary
+from mem1.recipe.recipe import Recipe
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy
 

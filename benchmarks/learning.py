@@ -43,11 +43,11 @@ from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import vocabulary
+from mem1.recipe.recipe import Recipe
 from mem1.records import Group, Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample
 from mem1.training.logprobs import Scores
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy

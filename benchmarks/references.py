@@ -22,13 +22,13 @@ from run_results import mean_cell
 
 from mem1.configuration import load_toml
 from mem1.evaluation.runner import evaluate
-from mem1.memory import Kept, MemoryPolicy, notebook
+from mem1.memory import Kept, MemoryPolicy, memory_policy, notebook
 from mem1.memory.notes import read_note
 from mem1.memory.recall import notes_out_of_sight
 from mem1.protocol import RECALL, vocabulary
+from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.atlas.expert import UNKNOWN
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import load_policy
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given_other = mean_cell([known[kind]]) if known[kind] else "none"
         print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {mean_cell([right[kind]])} | {given_other} |")
     if tags.note is not None:
-        print_by_note(attempts[given.objectives], rollout.context)
+        print_by_note(attempts[given.objectives], memory_policy(config.context))
 
 
 def print_by_note(attempts: Sequence[Trajectory], memory: MemoryPolicy) -> None:

@@ -29,7 +29,7 @@ from stages import rl_stage
 
 from mem1.configuration import load_toml
 from mem1.engines.device import flushed_denormals
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 MODEL, DRAWING, OTHER = "model", "drawing tokens", "other"

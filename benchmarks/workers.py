@@ -28,9 +28,9 @@ from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks
 from mem1.memory import memory_policy
 from mem1.protocol import PAPER
+from mem1.recipe.recipe import Recipe
 from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.weights.policy import Policy, load_policy
 

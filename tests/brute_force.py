@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.recipe.rl import Rl
 from mem1.records import Ended, Group, Trajectory
-from mem1.training.loop.rl_config import Rl
 
 IN_GROUPS = ("grpo", "dr_grpo", "rloo", "dapo", "gspo", "cispo")
 """Compare the attempts at a task."""

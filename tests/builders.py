@@ -27,8 +27,8 @@ from mem1.algorithms.base import LossInputs
 from mem1.engines.codec import Codec
 from mem1.memory import memory_policy, next_context
 from mem1.protocol import PAPER
+from mem1.recipe.model import TinyModel
 from mem1.records import Trajectory, Turn
-from mem1.training.loop.recipe import TinyModel
 from mem1.training.weights.policy import Policy
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import bpe_tokenizer

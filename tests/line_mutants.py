@@ -305,13 +305,13 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("terms_M = free_M.minimum(held_M)", "terms_M = held_M"),
         ("        terms_M = terms_M * weights_M\n    return Loss", "        pass\n    return Loss"),
     ),
-    ("training/loop/rl_config.py", RL): (
+    ("recipe/rl.py", RL): (
         ("return self.epochs * self.minibatches", "return self.epochs"),
         ("return self.algorithm.policy_steps(step) * self.updates", "return self.algorithm.policy_steps(step)"),
         ('self.old_logprobs_from == "trainer" or self.importance is not None', 'self.old_logprobs_from == "trainer"'),
         ('self.old_logprobs_from == "trainer" or self.importance is not None', "self.importance is not None"),
     ),
-    ("training/loop/rl_config.py", ("test_schedule.py",)): (
+    ("recipe/rl.py", ("test_schedule.py",)): (
         ("return named[-1] if named else None", "return named[0] if named else None"),
         ("            if step < phase.steps:", "            if step <= phase.steps:"),
         ("return self.curriculum[:number]", "return self.curriculum[number - 1 : number]"),
@@ -442,12 +442,12 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "scripted(tasks[number :: len(contexts)],",
             "scripted(tasks[number * len(tasks) // len(contexts) : (number + 1) * len(tasks) // len(contexts)],",
         ),
-        ("[memory_policy(name) for name in config.sft.contexts] or [rollout.context]", "[rollout.context]"),
+        ("config.sft.contexts or (config.context,)", "(config.context,)"),
         (
-            "[memory_policy(name) for name in config.sft.contexts] or [rollout.context]",
-            "[rollout.context] + [memory_policy(name) for name in config.sft.contexts]",
+            "config.sft.contexts or (config.context,)",
+            "(config.context, *config.sft.contexts)",
         ),
-        ("replace(rollout, engine=engine, context=context)", "replace(rollout, engine=engine)"),
+        ("rollout.under(context, engine=engine)", "rollout.under(context)"),
         ("seed=config.seed + 17 + number)", "seed=config.seed + 17)"),
         ("seed=config.seed + 17 + number)", "seed=17 + number)"),
         ("count=config.sft.tasks, seed", "count=config.sft.tasks // len(config.demonstrated), seed"),
@@ -505,7 +505,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("name = self.config.context(step)", "name = self.config.context(0)"),
         ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
-    ("training/loop/recipe.py", ("test_schedule.py",)): (
+    ("recipe/recipe.py", ("test_schedule.py",)): (
         ("check_vocabulary(memory_policy(name), vocabulary", "(lambda *a, **k: 0)(memory_policy(name), vocabulary"),
     ),
     ("training/loop/group_sampling.py", RL): (

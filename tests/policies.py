@@ -16,9 +16,9 @@ from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.policy_server import make_app
 from mem1.protocol import PAPER
+from mem1.recipe.model import TinyModel
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import TinyModel
 from mem1.training.weights.tiny_model import new_model
 
 CHAT = ChatMessages.in_tags(CODEC, PAPER)

@@ -24,12 +24,12 @@ from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.losses import Kl
 from mem1.algorithms.ppo import Ppo
+from mem1.recipe.model import Distributed, Lora
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 from mem1.records import Group, Trajectory
-from mem1.training.loop.recipe import Distributed, Lora
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import SftStage
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined, whole

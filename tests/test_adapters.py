@@ -21,11 +21,12 @@ from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 from mem1.packing import pack
+from mem1.recipe.model import Lora
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.recipe import Lora, Recipe
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.adapters import adapters_off, merged, with_adapters
 from mem1.training.weights.checkpoint import load_weights

@@ -24,9 +24,9 @@ from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import facts as run_facts
 from mem1.planning.preflight import checks
 from mem1.protocol import PAPER
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rollouts import recipe_rollout
 from mem1.training.checks import SAMPLER_LIMIT
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rollouts import recipe_rollout
 
 RECIPE = """
 checkpoint_every = 1

@@ -32,15 +32,16 @@ from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
+from mem1.recipe.model import ModelConfig
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
 from mem1.training.gradients.samples import sampled_by
 from mem1.training.loop import rl
 from mem1.training.loop.attempt_metrics import rollout_metrics
 from mem1.training.loop.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
-from mem1.training.loop.recipe import ModelConfig, Recipe
 from mem1.training.loop.rl import staleness
-from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import Progress, train
 from mem1.training.weights.weight_sync import WeightSync

@@ -25,10 +25,10 @@ from mem1.algorithms.losses import Importance, Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.envs.base import TaskSource
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.weights.policy import Policy
 
 TEMPERATURE = 0.7

@@ -17,9 +17,10 @@ from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
 from mem1.protocol import vocabulary
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import UNSCORED, Ended, Question, Task
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import make_stages
 from mem1.training.weights.policy import make_policy
 

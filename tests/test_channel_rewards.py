@@ -17,8 +17,8 @@ from mem1.algorithms.channels import ByTurn, Channel, MemoryLength, Objectives, 
 from mem1.algorithms.ppo import Ppo, generalised_advantages, whitened
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
+from mem1.recipe.recipe import Recipe
 from mem1.records import Question, Task, Trajectory, Turn
-from mem1.training.loop.recipe import Recipe
 
 QUICK = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 TASK = Task(

@@ -20,8 +20,8 @@ from mem1.algorithms.channels import (
 from mem1.algorithms.group import EPSILON, Grpo
 from mem1.configuration import load_toml
 from mem1.errors import UserError
+from mem1.recipe.recipe import Recipe
 from mem1.records import Question, Task, Trajectory, Turn
-from mem1.training.loop.recipe import Recipe
 
 QUICK = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 QUESTIONS = (

@@ -17,11 +17,13 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import export_checkpoint, load_policy, make_policy
 from mem1.trajectory_files import read_trajectories

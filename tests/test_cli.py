@@ -16,9 +16,11 @@ from mem1.cli.recipe_options import Chosen
 from mem1.configuration import to_toml
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
-from mem1.training.loop.supervised_config import Sft
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 
 ROOT = Path(__file__).parents[1]
 LONGEST_HELP = 60

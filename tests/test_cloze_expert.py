@@ -169,7 +169,7 @@ def test_with_notes_an_answer_that_is_forced_has_what_the_last_search_found(noti
 
 
 def test_a_recipe_for_clozes_is_demonstrated_by_it(source, tmp_path: Path):
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
 
     tasks = {"kind": "cloze", "corpus": str(source.config.corpus), "laziness": {"stop": 0.5}}  # type: ignore[attr-defined]
     config = Recipe.model_validate({"tasks": tasks})

@@ -16,12 +16,12 @@ from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
 from mem1.protocol import PAPER
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.supervised import SftStage, _cut_short, demonstrate
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.weights.policy import Policy
 
 ROOMY = Budget(completion_extra=4000, context=16_000)
@@ -94,7 +94,7 @@ def shown(
     **keys: Any,
 ) -> list[Trajectory]:
     """The demonstrations by a recipe with these keys of [sft], whose own context is window(2)."""
-    recipe = Recipe(seed=seed, tasks=config, sft=Sft.model_validate(keys), writers=())
+    recipe = Recipe(seed=seed, context="window(2)", tasks=config, sft=Sft.model_validate(keys), writers=())
     run = rollout(lambda _: "", environment or drawn.source.environment, context="window(2)", budget=budget)
     return demonstrate(recipe, run, cast(Any, drawn), PAPER)
 

@@ -20,8 +20,9 @@ from mem1.engines.device import CPU, Machine, choose, sampling_dtype, with_float
 from mem1.errors import UserError
 from mem1.packing.attention import choose_attention
 from mem1.protocol import PAPER
-from mem1.training.loop.recipe import Lora, ModelConfig, Recipe
-from mem1.training.loop.rl_config import ServerRollouts
+from mem1.recipe.model import Lora, ModelConfig
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
 from mem1.training.loop.run_folder import RunFolder
 from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.ranks.placement import Placement

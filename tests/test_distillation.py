@@ -17,7 +17,7 @@ from test_mem1_release import call
 from mem1.configuration import load_toml
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 from mem1.training.loop.recorded import read_recorded
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.weights.policy import load_policy

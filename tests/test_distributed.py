@@ -38,8 +38,8 @@ from test_training import config as config
 
 from mem1.configuration import to_toml
 from mem1.engines.workers import one_thread
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl_config import Phase
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
 from mem1.training.weights.checkpoint import latest_checkpoint

@@ -31,9 +31,9 @@ from mem1.cli.options import only_checked
 from mem1.configuration import load_toml
 from mem1.configuration.toml import dumps, read_toml
 from mem1.errors import UserError
+from mem1.recipe.recipe import Recipe
 from mem1.tasks.atlas import make_world
 from mem1.tasks.compose import Split
-from mem1.training.loop.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 OWN_TEST = {"published-run.md"}

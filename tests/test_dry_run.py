@@ -16,9 +16,9 @@ from mem1.configuration import load_toml
 from mem1.errors import UserError
 from mem1.planning.preflight import checks
 from mem1.planning.smoke_step import rehearse
+from mem1.recipe.recipe import Recipe
 from mem1.registry import register
 from mem1.retrieval import BM25
-from mem1.training.loop.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}

@@ -30,8 +30,10 @@ from mem1.configuration import load_toml, to_toml
 from mem1.durable import read_manifest
 from mem1.errors import UserError
 from mem1.protocol import PAPER
-from mem1.training.loop.recipe import Evaluation, ModelConfig, Recipe
-from mem1.training.loop.rl_config import Phase
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import ModelConfig
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase
 from mem1.training.loop.run_folder import RunFolder, read_metrics
 from mem1.training.loop.train import NOT_FINGERPRINTED, train
 from mem1.training.ranks.processes import joined

@@ -21,12 +21,12 @@ from mem1.evaluation.report.rows import ReportRow
 from mem1.evaluation.report.tables import note
 from mem1.evaluation.runner import evaluate
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
 from mem1.records import Ended, Passage, Task, Trajectory
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.tasks.atlas import Expert
 from mem1.tasks.datasets import write_passages
-from mem1.training.loop.recipe import Evaluation
 from mem1.trajectory_files import read_trajectories, write_trajectories
 
 ATTEMPTS = 8

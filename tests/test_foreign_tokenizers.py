@@ -32,12 +32,13 @@ from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.protocol import PAPER, PAPER_SUMMARY
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
 from mem1.rollout import Budget, Rollout
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import Policy, load_policy, make_policy
 from mem1.training.weights.tiny_model import new_model

@@ -19,8 +19,8 @@ from mem1.planning.networks import Setup
 from mem1.planning.plan import make_plan
 from mem1.planning.step_time import cluster
 from mem1.protocol import PAPER
+from mem1.recipe.recipe import Recipe
 from mem1.records import Task
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy

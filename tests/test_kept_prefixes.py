@@ -21,8 +21,9 @@ from mem1.engines.workers import local_engine
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import TinyModel
 from mem1.rollout import Rollout
-from mem1.training.loop.recipe import Evaluation, TinyModel
 from mem1.training.weights.policy import SHIPPED, load_policy
 from mem1.training.weights.tiny_model import new_model
 

@@ -41,6 +41,7 @@ ROOMS = (
     "endpoint",
     "packing",
     "algorithms",
+    "recipe",
     "training",
     "evaluation",
     "planning",
@@ -155,7 +156,8 @@ def test_light_rooms_load_no_heavy_library():
 
 def test_search_recipes_and_evaluations_load_no_torch():
     code = (
-        "import sys, mem1.api, mem1.evaluation.runner, mem1.training.loop.recipe; from mem1.retrieval import BM25; "
+        "import sys, mem1.api, mem1.evaluation.agents, mem1.recipe.recipe, mem1.recipe.rollouts; "
+        "from mem1.retrieval import BM25; "
         "print(BM25.__name__, [m for m in ('torch', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

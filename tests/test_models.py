@@ -15,7 +15,7 @@ from worlds import CODEC
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.protocol import PAPER
-from mem1.training.loop.recipe import TinyModel
+from mem1.recipe.model import TinyModel
 from mem1.training.weights.policy import Policy, load_model, load_policy
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import bpe_tokenizer

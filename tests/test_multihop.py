@@ -19,16 +19,17 @@ from mem1.envs.search import MultihopTasks, SearchEnvironment
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
 from mem1.protocol import PAPER
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Group, Question, Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.prompts import GoldExpert, render
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import SftStage, demonstrate
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import Policy, make_policy
 

@@ -30,6 +30,7 @@ from mem1.engines.local import LocalEngine
 from mem1.memory import memory_policy, next_context
 from mem1.packing import pack, split_into_packs
 from mem1.protocol import PAPER
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.training.checks import (
@@ -46,7 +47,6 @@ from mem1.training.gradients.samples import make_samples
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.verify import compute, step_checks
 from mem1.training.weights.policy import Policy
 

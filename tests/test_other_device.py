@@ -14,11 +14,12 @@ from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Gspo
 from mem1.engines.device import Device
 from mem1.envs.atlas import AtlasTasks
+from mem1.recipe.model import ModelConfig
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Recall, Sft
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import ModelConfig, Recipe
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.supervised_config import Recall, Sft
 from mem1.training.loop.train import train
 from mem1.training.ranks.processes import Ranks
 

@@ -17,7 +17,7 @@ from mem1.planning.plan import make_plan
 from mem1.planning.prompts import CHARACTERS_PER_TOKEN, framing
 from mem1.planning.stages import limits
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 
 
 def recipe(model: Path | str, *overrides: str) -> Recipe:

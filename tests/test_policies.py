@@ -13,11 +13,11 @@ from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, PAPER_SUMMARY
+from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
 from mem1.tasks.atlas import Expert
 from mem1.training.checks import reencoded_share
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import TinyModel
 from mem1.training.verify import verify
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import atlas_tokenizer

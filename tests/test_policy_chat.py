@@ -23,7 +23,7 @@ from mem1.engines.policy_server import make_app
 from mem1.engines.stand_in import stand_in, stand_in_chat
 from mem1.errors import UserError
 from mem1.messages.transcript import ASK
-from mem1.training.loop.recipe import TinyModel
+from mem1.recipe.model import TinyModel
 from mem1.training.weights.policy import load_policy, own_chat
 from mem1.training.weights.tiny_model import new_model
 

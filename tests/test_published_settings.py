@@ -13,7 +13,7 @@ from mem1.configuration import load_toml
 from mem1.configuration.model import flatten, plain
 from mem1.envs.search import MultihopTasks
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"
 RECIPE = load_toml(FOLDER / "mem1-published.toml", Recipe)

@@ -16,8 +16,8 @@ from random_values import RECIPES, Drawn, keys_of
 
 from mem1.cli.main import main
 from mem1.cli.options import only_checked
+from mem1.recipe.recipe import Recipe
 from mem1.registry import register
-from mem1.training.loop.recipe import Recipe
 
 COMMANDS = walk()
 OPEN_LISTS = (("tasks.", register.tasks), ("rl.algorithm.", register.algorithm))

@@ -25,13 +25,13 @@ from mem1.cli.main import app
 from mem1.cli.train import Upload
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
+from mem1.recipe.model import Distributed
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Group, Question, Task, Trajectory, Turn
 from mem1.training.gradients import pack_workers
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.pack_workers import PackWorkers, Pass, assign, costs
 from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.recipe import Distributed
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.validation import Validation
 from mem1.training.ranks.optimizers import adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import Placement

@@ -12,8 +12,8 @@ import pytest
 import mem1
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
+from mem1.recipe.recipe import Recipe
 from mem1.registry import Registry
-from mem1.training.loop.recipe import Recipe
 
 PLUG_IN = """
 import mem1

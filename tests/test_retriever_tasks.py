@@ -23,14 +23,15 @@ from mem1.envs.web import WebTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
 from mem1.protocol import PAPER
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
 from mem1.retrieval.web.search import SERPER
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.train import NOT_FINGERPRINTED
 from mem1.training.weights.policy import make_policy
 

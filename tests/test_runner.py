@@ -26,9 +26,9 @@ from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Chunking, Progress, evaluate
 from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task
 from mem1.tasks.atlas import Expert
-from mem1.training.loop.recipe import Evaluation
 from mem1.training.loop.run_folder import RESOLVED
 from mem1.trajectory_files import read_trajectories
 

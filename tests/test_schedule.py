@@ -15,10 +15,11 @@ from mem1.errors import UserError
 from mem1.planning.networks import Setup
 from mem1.planning.stages import stages
 from mem1.protocol import PAPER
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory
 from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.validation import Validation
 from mem1.training.weights.policy import make_policy
 

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import Importance, Kl
 from mem1.packing import Pack
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory, Turn
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.logprobs import score, trunk_states
-from mem1.training.loop.rl_config import Phase, Rl
 
 TEMPERATURES = (0.5, 1.0, 1.7)
 

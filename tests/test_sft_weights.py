@@ -13,10 +13,10 @@ from builders import tiny_model
 from rank_steps import attempts
 from torch import Tensor
 
+from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.loop.supervised import SftStage, sampled_tokens
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.weights.policy import Policy
 

@@ -12,8 +12,8 @@ import pytest
 from mem1.api import find_recipe
 from mem1.configuration import load_toml
 from mem1.protocol import vocabulary
+from mem1.recipe.recipe import Recipe
 from mem1.records import Group
-from mem1.training.loop.recipe import Recipe
 from mem1.training.loop.rl import RlStage
 from mem1.training.loop.train import make_rollout
 from mem1.training.weights.policy import make_policy

@@ -10,11 +10,11 @@ from precision import rounding
 
 from mem1.engines.codec import Codec
 from mem1.protocol import PAPER, RELEASED, Tags, hint
+from mem1.recipe.model import TinyModel
+from mem1.recipe.supervised import Recall
 from mem1.tasks.cloze.expert import MARKS
 from mem1.tasks.prompts import LABELS
-from mem1.training.loop.recipe import TinyModel
 from mem1.training.loop.supervised import FIRST_TOKEN, recall_batch, recall_loss
-from mem1.training.loop.supervised_config import Recall
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import (
     MAX_NUMBER,

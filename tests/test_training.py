@@ -33,6 +33,11 @@ from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
 from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER, vocabulary
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import Lora, ModelConfig, TinyModel
+from mem1.recipe.recipe import Kept, Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Recall, Sft
 from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.tasks.compose import Split
@@ -40,12 +45,9 @@ from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.template import TurnLimit
 from mem1.training.loop.attempt_metrics import attempt_metrics
 from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
-from mem1.training.loop.recipe import Evaluation, Kept, Lora, ModelConfig, Recipe, TinyModel
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.supervised import SftStage, demonstrate
-from mem1.training.loop.supervised_config import Recall, Sft
 from mem1.training.loop.train import Finished, Progress, make_rollout, train
 from mem1.training.loop.validation import BEST, Validation
 from mem1.training.weights.checkpoint import latest_checkpoint

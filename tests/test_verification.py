@@ -25,6 +25,7 @@ from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.packing import TokenTree, pack, visible
 from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY, RELEASED, SUMMARY, Tags
+from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
@@ -43,7 +44,6 @@ from mem1.training.checks import (
     wrong_targets,
 )
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.recipe import TinyModel
 from mem1.training.verify import Forced, algorithms, compute, halves, verify
 from mem1.training.weights.tiny_model import new_model
 from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer

@@ -33,9 +33,9 @@ from mem1.extras.verl.settings import check_one_step, check_trainer, read_row, r
 from mem1.memory import memory_policy
 from mem1.parquet import read_rows
 from mem1.protocol import PAPER
+from mem1.recipe.recipe import Recipe
 from mem1.records import Ended
 from mem1.rollout import Budget, Rollout
-from mem1.training.loop.recipe import Recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b-multihop"
 SEARCH = "<IS> now Q1 a mayor ? </IS> <query> a mayor </query>"

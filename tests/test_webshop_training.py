@@ -17,13 +17,14 @@ from mem1.envs.webshop.files import write_entries
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.protocol import PAPER_SHOP, PAPER_SHOP_NOTES, vocabulary
+from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.supervised import Sft
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recipe import ModelConfig, Recipe, TinyModel
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
 from mem1.training.weights.tiny_model import new_model

@@ -36,10 +36,12 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.networks import KNOWN, transformers_config
 from mem1.protocol import PAPER
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.model import Distributed, Lora, ModelConfig
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.loop.recipe import Distributed, Evaluation, Lora, ModelConfig, Recipe
-from mem1.training.loop.rl_config import Phase, Rl, ServerRollouts
 from mem1.training.loop.run_folder import read_metrics
 from mem1.training.loop.train import make_rollout, train
 from mem1.training.ranks.placement import Placement

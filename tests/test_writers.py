@@ -13,7 +13,7 @@ from datastores import wandb_history
 
 import mem1
 from mem1.errors import UserError
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 from mem1.training.loop.run_folder import MetricsLog
 from mem1.training.loop.writers import Writers, WrittenRun, check_writers
 

@@ -7,8 +7,8 @@
 
 Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
 prices, memory, messages, scoring, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing,
-algorithms, training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name below is
-imported when it is first used.
+algorithms, recipe, training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name
+below is imported when it is first used.
 """
 
 # ruff: noqa: F401  (the imports below are for type checkers and editors)
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mem1.memory import Kept, MemoryPolicy, Selection, memory_policy
     from mem1.packing import pack
     from mem1.protocol import PAPER, RELEASED, Tags, parse
+    from mem1.recipe.recipe import Recipe
     from mem1.records import Ended, Group, Passage, Question, Task, Trajectory, Turn
     from mem1.registry import register
     from mem1.retrieval import BM25, Retriever
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from mem1.tasks.compose import compose
     from mem1.tasks.template import TaskTemplate
     from mem1.training.logprobs import completion_logprobs
-    from mem1.training.loop.recipe import Recipe
     from mem1.training.loop.rl import RlStage
     from mem1.training.loop.writers import WrittenRun
     from mem1.training.verify import verify
@@ -81,7 +81,7 @@ _HOMES = {
     "mem1.tasks.compose": "compose",
     "mem1.tasks.template": "TaskTemplate",
     "mem1.training.logprobs": "completion_logprobs",
-    "mem1.training.loop.recipe": "Recipe",
+    "mem1.recipe.recipe": "Recipe",
     "mem1.training.loop.rl": "RlStage",
     "mem1.training.loop.writers": "WrittenRun",
     "mem1.training.verify": "verify",

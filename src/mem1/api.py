@@ -26,7 +26,8 @@ from mem1.envs.tasks import TasksConfig, as_source
 from mem1.errors import UserError, suggestion
 from mem1.evaluation.metrics import Row
 from mem1.protocol import PAPER, Tags, vocabulary
-from mem1.training.loop.recipe import Evaluation, Recipe
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from mem1.engines.openai import OpenAIEngine

@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -155,6 +155,46 @@ def check_vocabulary(context: MemoryPolicy, tags: Tags, *, in_tags: bool) -> Non
         )
 
 
+class RolloutPort(Protocol):
+    """Makes attempts at tasks: `Rollout`, or that of an agent. Training and evaluation know no more of it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def dialogue(self) -> Dialogue: ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def context_name(self) -> str:
+        """Who makes the contexts, as `Trajectory.context` says it: a memory, or an agent."""
+        ...
+
+    def under(self, context: MemoryPolicy, *, engine: Engine | None = None) -> RolloutPort:
+        """The same under another memory, with another engine if one is given.
+
+        Raises UserError where an agent makes the contexts.
+        """
+        ...
+
+    def __call__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        sampling: Sampling,
+        numbers: Sequence[int] | None = None,
+        weights_version: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Trajectory]:
+        """One trajectory per task, in order; the parameters are those of `Rollout`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollout(RolloutParts):
     """Everything but the tasks; call it with tasks, as often as needed."""
@@ -163,6 +203,14 @@ class Rollout(RolloutParts):
 
     def __post_init__(self) -> None:
         check_vocabulary(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)
+
+    @property
+    def context_name(self) -> str:
+        return self.context.name
+
+    def under(self, context: MemoryPolicy, *, engine: Engine | None = None) -> Rollout:
+        """The same under another memory, with another engine if one is given."""
+        return replace(self, context=context, engine=engine or self.engine)
 
     def __call__(
         self,

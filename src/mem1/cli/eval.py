@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mem1.evaluation.agents import Agent
     from mem1.evaluation.metrics import Row
     from mem1.protocol import Tags
+    from mem1.recipe.recipe import Recipe
     from mem1.records import Trajectory
-    from mem1.training.loop.recipe import Recipe
     from mem1.training.weights.policy import Policy
 
 

@@ -26,7 +26,7 @@ from mem1.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from mem1.engines.device import Device, Machine
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
 
 DeviceOption = Annotated[
     str | None,
@@ -178,7 +178,7 @@ def known(key: str, value: str | None) -> str:
     """The value of an option that fills a key of [model]. Raises UserError for one that no machine has."""
     import pydantic
 
-    from mem1.training.loop.recipe import ModelConfig
+    from mem1.recipe.model import ModelConfig
 
     try:
         return getattr(ModelConfig.model_validate({} if value is None else {key: value}), key)

@@ -18,7 +18,7 @@ import typer
 from mem1.errors import UserError
 
 if TYPE_CHECKING:
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Chosen:
         """
         from mem1.api import load_recipe
         from mem1.configuration import load_toml
-        from mem1.training.loop.recipe import Recipe
+        from mem1.recipe.recipe import Recipe
 
         if self.recipe is not None:
             return load_recipe(self.recipe, *self.settings)

@@ -33,7 +33,7 @@ from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
 
 
 _FOLLOWED = 8

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.evaluation.metrics import Row
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
 
 
@@ -210,7 +210,7 @@ def quickstart(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
-        Fills("mem1.training.loop.recipe:Recipe.seed"),
+        Fills("mem1.recipe.recipe:Recipe.seed"),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/quickstart-seed<SEED>.", show_default=False)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mem1.engines.base import Sampling
     from mem1.engines.device import Computed
     from mem1.envs.base import TaskSource
+    from mem1.recipe.recipe import Recipe
     from mem1.records import Group, Task, Trajectory
     from mem1.training.checks import Check
-    from mem1.training.loop.recipe import Recipe
     from mem1.training.weights.policy import Policy
 
 _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}

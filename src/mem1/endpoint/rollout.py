@@ -29,21 +29,15 @@ from mem1.endpoint.recording import Bounds, Recording
 from mem1.endpoint.runs import Returned, Runs
 from mem1.endpoint.sampling import JoinedCalls, Row
 from mem1.endpoint.server import Endpoint
-from mem1.engines.base import Completion, Sampling
+from mem1.engines.base import Completion, Engine, Sampling
 from mem1.envs.base import Outcome
+from mem1.errors import UserError
+from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds as MemoryBounds
 from mem1.messages import Memory
 from mem1.net.threads import in_parallel
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import RolloutParts, attempt_numbers
-
-
-@dataclass(frozen=True)
-class _Named:
-    """Stands where a memory would: the agent makes its contexts."""
-
-    name: str
-    asks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +47,21 @@ class AgentRollout(RolloutParts):
     agent: AgentConfig
     dialogue: NativeDialogue
     runs: Runs = field(init=False)
-    context: _Named = field(init=False)
     _slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises UserError where there is no such agent, or packages are missing."""
         Endpoint.here()
         object.__setattr__(self, "runs", self.agent.runs())
-        object.__setattr__(self, "context", _Named(self.agent.name))
         object.__setattr__(self, "_slots", BoundedSemaphore(self.agent.concurrency))
+
+    @property
+    def context_name(self) -> str:
+        return self.agent.name
+
+    def under(self, context: MemoryPolicy, *, engine: Engine | None = None) -> AgentRollout:
+        """There is none: raises UserError."""
+        raise UserError(f"[agent] makes its own contexts, which the memory {context.name} cannot; leave it out")
 
     def __call__(
         self,
@@ -133,7 +133,7 @@ class AgentRollout(RolloutParts):
             ended=ended,
             detail=detail,
             answer=answer or "",
-            context=self.context.name,
+            context=self.context_name,
             attempt=recording.number,
             seconds=time.perf_counter() - started,
         )

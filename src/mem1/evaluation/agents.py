@@ -21,10 +21,10 @@ from mem1.engines.out_of_memory import ANSWERING, memory_named
 from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
-from mem1.rollout import GENERAL_COMPLETION
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl_config import ServerRollouts
-from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
+from mem1.recipe.rollouts import recipe_rollout
+from mem1.rollout import GENERAL_COMPLETION, RolloutPort
 
 if TYPE_CHECKING:
     from mem1.engines.base import Engine
@@ -65,7 +65,7 @@ class Agent:
     def codec(self) -> Codec:
         return self.dialogue.codec
 
-    def rollout(self, recipe: Recipe, source: TaskSource) -> AnyRollout:
+    def rollout(self, recipe: Recipe, source: TaskSource) -> RolloutPort:
         """Runs it on the tasks of `source`, as the recipe says."""
         budget = recipe.budget
         if self.general and budget.completion_per_objective is budget.completion_extra is None:

@@ -31,10 +31,10 @@ from mem1.evaluation.tokens import ModelShape
 from mem1.interrupts import GRACE_S, Stop, saying_what_is_saved
 from mem1.lock import alone_in
 from mem1.net.threads import run_jobs
+from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task, Trajectory
+from mem1.rollout import RolloutPort
 from mem1.tasks.compose import different
-from mem1.training.loop.recipe import Evaluation
-from mem1.training.loop.rollouts import AnyRollout
 from mem1.trajectory_files import append_trajectories, write_trajectories
 
 
@@ -69,7 +69,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def evaluate(
-    rollout: AnyRollout,
+    rollout: RolloutPort,
     source: TaskSource,
     config: Evaluation,
     *,
@@ -129,7 +129,7 @@ def evaluate(
                 with stop.unbroken():
                     size.add(places, trajectories)
                 tell(size)
-        rows = [size.finish(policy=policy, context=rollout.context.name, shape=shape) for size in sizes]
+        rows = [size.finish(policy=policy, context=rollout.context_name, shape=shape) for size in sizes]
         return rows, {size.objectives: size.trajectories for size in sizes}
 
 
@@ -221,9 +221,9 @@ class _Size:
         return row
 
 
-def _settings(rollout: AnyRollout, config: Evaluation) -> dict[str, Any]:
+def _settings(rollout: RolloutPort, config: Evaluation) -> dict[str, Any]:
     return {
-        "context": rollout.context.name,
+        "context": rollout.context_name,
         "vocabulary": rollout.dialogue.name,
         "budget": plain(rollout.budget),
         "temperature": config.temperature,

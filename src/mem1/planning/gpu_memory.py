@@ -18,7 +18,8 @@ from mem1.errors import UserError
 from mem1.planning.networks import Setup, recipe_network
 from mem1.planning.plan import USABLE, Plan, advise, make_plan
 from mem1.planning.step_time import Cluster, Gpu
-from mem1.training.loop.recipe import Distributed, Recipe
+from mem1.recipe.model import Distributed
+from mem1.recipe.recipe import Recipe
 
 
 def check_fits(config: Recipe, *, free: float, device: str, ranks: int = 1) -> str | None:

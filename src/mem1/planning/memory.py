@@ -30,8 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mem1.planning.networks import Network, Setup
+from mem1.recipe.model import BLOCK
 from mem1.training.logprobs import LOGITS_AT_ONCE
-from mem1.training.loop.recipe import BLOCK
 
 WIDE = 4
 """Bytes of a number where the code insists on fp32."""

@@ -15,7 +15,8 @@ from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
 from mem1.planning.networks import Network, Setup, recipe_network
 from mem1.planning.stages import Attempts, Stage, limits, stages
 from mem1.planning.step_time import Cluster, sampling_flops, step_time, training, update_flops
-from mem1.training.loop.recipe import Distributed, Lora, Recipe
+from mem1.recipe.model import Distributed, Lora
+from mem1.recipe.recipe import Recipe
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""

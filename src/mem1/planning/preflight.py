@@ -24,10 +24,10 @@ from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.protocol import vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
+from mem1.recipe.supervised import Sft
 from mem1.training.loop.recorded import read_recorded, recorded_files
-from mem1.training.loop.rl_config import ServerRollouts
-from mem1.training.loop.supervised_config import Sft
 from mem1.training.loop.writers import check_writers
 from mem1.training.weights.policy import SHIPPED, policy_folder
 from mem1.training.weights.tokenizers import words_of

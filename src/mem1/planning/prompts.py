@@ -16,7 +16,7 @@ from mem1.engines.chat_config import Chat
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.protocol import Tags, vocabulary
-from mem1.training.loop.recipe import Recipe
+from mem1.recipe.recipe import Recipe
 from mem1.training.weights.policy import SHIPPED, policy_folder
 
 EXPLANATION = 525

@@ -23,10 +23,10 @@ from mem1.planning.memory import Load, Needs
 from mem1.planning.networks import Setup
 from mem1.planning.prompts import framing
 from mem1.protocol import NOTE, SUMMARY
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Rl
+from mem1.recipe.supervised import TURNS_PER_PIECE, Recall
 from mem1.records import Trajectory, Turn
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl_config import Rl
-from mem1.training.loop.supervised_config import TURNS_PER_PIECE, Recall
 
 _NOTE_TOKENS = 32
 """Assumed length of a note, at most all of the memory that a turn writes."""

@@ -50,6 +50,7 @@ from mem1.errors import UserError
 from mem1.packing import pack, split_into_packs
 from mem1.packing.attention import Backend, check_packable
 from mem1.protocol import SUMMARY
+from mem1.recipe.rl import Phase, Rl
 from mem1.records import Group, Trajectory, Turn
 from mem1.training.checks import (
     EXACT_LIMIT,
@@ -69,7 +70,6 @@ from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import make_samples
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.rl_config import Phase, Rl
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks
 

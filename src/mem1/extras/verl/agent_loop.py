@@ -32,6 +32,7 @@ from mem1.errors import UserError
 from mem1.extras.verl.advantages import trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
 from mem1.extras.verl.settings import AGENT, VerlSettings, check_one_step, check_trainer, read_row, read_settings
+from mem1.memory import memory_policy
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ContextLoop(AgentLoopBase):
         )
         rollout = settings.rollout(engine, dialogue, split)
         if split == "train":
-            check_one_step(self.config, task, rollout.context)
+            check_one_step(self.config, task, memory_policy(settings.opened.context))
         sampling = Sampling(temperature=asked_temperature(sampling_params))
         (trajectory,) = await engine.loop.run_in_executor(
             _threads(settings.concurrency), lambda: rollout([task], sampling=sampling)

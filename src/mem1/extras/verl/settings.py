@@ -39,11 +39,11 @@ from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.memory import MemoryPolicy
 from mem1.parquet import write_rows
 from mem1.protocol import SUMMARY, Tags, vocabulary
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Task, task_from_json, task_to_json
-from mem1.rollout import Budget, Rollout
+from mem1.rollout import Budget, RolloutPort
 from mem1.tasks.compose import Split
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rollouts import recipe_rollout
 
 
 class VerlSettings(Config):
@@ -65,12 +65,10 @@ class VerlSettings(Config):
         """The recipe, read once per process. Raises UserError if that fails."""
         return _recipe(self.recipe, self.overrides)
 
-    def rollout(self, engine: Engine, dialogue: Dialogue, split: Split) -> Rollout:
+    def rollout(self, engine: Engine, dialogue: Dialogue, split: Split) -> RolloutPort:
         """The rollout over tasks of one half; indexes and worlds are opened once per process."""
         source = _source(self.recipe, self.overrides, split)
-        made = recipe_rollout(self.opened, engine=engine, dialogue=dialogue, source=source)
-        assert isinstance(made, Rollout)  # `_recipe` refuses [agent]
-        return made
+        return recipe_rollout(self.opened, engine=engine, dialogue=dialogue, source=source)
 
 
 def read_settings(section: Mapping[str, Any] | None) -> VerlSettings:

@@ -22,11 +22,11 @@ from mem1.algorithms.losses import Kl, adapted
 from mem1.algorithms.ppo import Ppo
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
+from mem1.recipe.rl import Rl
 from mem1.records import Trajectory
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.samples import OldPolicyStats, TrainingSample
 from mem1.training.logprobs import Scores, score, trunk_states
-from mem1.training.loop.rl_config import Rl
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
 from mem1.training.weights.adapters import adapters_off

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from mem1.algorithms.base import Algorithm, Attempt
 from mem1.algorithms.losses import Importance, kl_estimate, truncated_weights
+from mem1.recipe.rl import Rl
 from mem1.records import Group, Trajectory, Turn, VersionRun
-from mem1.training.loop.rl_config import Rl
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -29,10 +29,9 @@ from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
 from mem1.memory import memory_policy
 from mem1.net.threads import Pool
+from mem1.recipe.rl import Rl
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
-from mem1.rollout import Rollout, attempt_numbers
-from mem1.training.loop.rl_config import Rl
-from mem1.training.loop.rollouts import AnyRollout
+from mem1.rollout import RolloutPort, attempt_numbers
 from mem1.training.loop.validation import Validation
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.weights.adapters import gather_along
@@ -49,7 +48,7 @@ class Drawn:
     tasks: Sequence[Task]
     group_size: int
     """Attempts at each."""
-    rollout: AnyRollout
+    rollout: RolloutPort
     sampling: Sampling
     version: int
     """Version of the weights."""
@@ -62,7 +61,7 @@ class GroupSampler:
     model: nn.Module
     """The trained model, which servers get the weights of."""
     config: Rl
-    rollout: AnyRollout
+    rollout: RolloutPort
     source: TaskSource
     seed: int
     placement: Placement = SINGLE_PROCESS
@@ -143,13 +142,10 @@ class GroupSampler:
                 break
         return groups
 
-    def _rollout(self, step: int) -> AnyRollout:
+    def _rollout(self, step: int) -> RolloutPort:
         """That of the stage, with the memory of this step's phase."""
         name = self.config.context(step)
-        if name is None:
-            return self.rollout
-        assert isinstance(self.rollout, Rollout)  # a recipe with [agent] names no context
-        return replace(self.rollout, context=memory_policy(name))
+        return self.rollout if name is None else self.rollout.under(memory_policy(name))
 
     def _attempted(self, drawn: Drawn) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from mem1.durable import explain_full_disk, write_file
 from mem1.engines.codec import Codec
+from mem1.recipe.recipe import Kept
 from mem1.records import Group
-from mem1.training.loop.recipe import Kept
 from mem1.trajectory_files import write_trajectories
 
 FOLDER = "trajectories"

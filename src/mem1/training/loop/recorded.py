@@ -24,9 +24,9 @@ from mem1.endpoint.config import MADE_BY
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
 from mem1.protocol import MALFORMED, VOCABULARIES, tagged
+from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
-from mem1.training.loop.supervised_config import Sft
 from mem1.trajectory_files import read_trajectories
 
 

@@ -30,14 +30,14 @@ from mem1.interrupts import stopped_while
 from mem1.memory import memory_policy
 from mem1.packing import Pack, split_into_packs
 from mem1.protocol import Tags
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.supervised import TURNS_PER_PIECE, Recall, Sft
 from mem1.records import Ended, Task, Trajectory
+from mem1.rollout import RolloutPort
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rollouts import AnyRollout
 from mem1.training.loop.run_folder import Metrics
-from mem1.training.loop.supervised_config import TURNS_PER_PIECE, Recall, Sft
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
@@ -204,7 +204,7 @@ def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
         yield replace(trajectory, turns=trajectory.turns[start : start + TURNS_PER_PIECE])
 
 
-def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: Tags) -> list[Trajectory]:
+def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: Tags) -> list[Trajectory]:
     """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts them all."""
     assert config.sft is not None
     tasks = [
@@ -219,10 +219,10 @@ def demonstrate(config: Recipe, rollout: AnyRollout, source: TaskSource, tags: T
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(dialogue.codec, expert, dialogue.chat_template)
-    contexts = [memory_policy(name) for name in config.sft.contexts] or [rollout.context]
+    contexts = [memory_policy(name) for name in config.sft.contexts or (config.context,)]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):
-        scripted = replace(rollout, engine=engine, context=context)
+        scripted = rollout.under(context, engine=engine)
         demonstrations += scripted(tasks[number :: len(contexts)], sampling=Sampling(seed=config.seed))
     failed = [t.detail for t in demonstrations if not t.ended.scorable]
     if failed:

@@ -31,13 +31,15 @@ from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_w
 from mem1.lock import alone_in
 from mem1.packing.attention import check_packable
 from mem1.protocol import Tags, vocabulary
+from mem1.recipe.model import Distributed
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
+from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Group, Trajectory
+from mem1.rollout import RolloutPort
 from mem1.training.loop.kept_attempts import KeptAttempts
-from mem1.training.loop.recipe import Distributed, Recipe
 from mem1.training.loop.recorded import Recorded, read_recorded
 from mem1.training.loop.rl import RlStage
-from mem1.training.loop.rl_config import ServerRollouts
-from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
 from mem1.training.loop.run_folder import METRICS, Metrics, MetricsLog, RunFolder
 from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
 from mem1.training.loop.validation import BEST, BestPolicy, Validation
@@ -120,7 +122,7 @@ class Finished:
 
 def make_rollout(
     config: Recipe, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
-) -> AnyRollout:
+) -> RolloutPort:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
     dialogue = policy.dialogue(config.chat, tags)
     sampler = engine or local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=config.workers)

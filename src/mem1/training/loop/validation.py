@@ -21,11 +21,13 @@ from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
 from mem1.protocol import Tags
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Task, Trajectory
+from mem1.rollout import RolloutPort
 from mem1.tasks.compose import different
 from mem1.training.loop.attempt_metrics import attempt_metrics
-from mem1.training.loop.recipe import Evaluation, Recipe
-from mem1.training.loop.rollouts import AnyRollout, recipe_rollout
 from mem1.training.loop.run_folder import Metrics
 from mem1.training.weights.policy import Policy
 
@@ -39,11 +41,11 @@ class Validation:
     every: int
     """Steps between validations."""
     tasks: Sequence[Task]
-    rollout: AnyRollout
+    rollout: RolloutPort
     seed: int
 
     @classmethod
-    def of(cls, config: Recipe, rollout: AnyRollout, tags: Tags, codec: Codec) -> Validation | None:
+    def of(cls, config: Recipe, rollout: RolloutPort, tags: Tags, codec: Codec) -> Validation | None:
         """The validation of a recipe, with the engine of `rollout`; None: it has none.
 
         Raises UserError where its tasks cannot be drawn.

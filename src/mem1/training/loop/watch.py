@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mem1.training.loop.recipe import Recipe
-from mem1.training.loop.rl_config import Rl, ServerRollouts
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Rl, ServerRollouts
 from mem1.training.loop.run_folder import METRICS, WARNINGS, Metrics, append_warning, read_metrics
 from mem1.training.loop.run_warnings import Circumstances, Finding, found
 

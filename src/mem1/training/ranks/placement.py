@@ -24,8 +24,9 @@ from transformers import PreTrainedModel
 from mem1.engines.device import Computed, Machine, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
-from mem1.training.loop.recipe import Distributed, Lora, Recipe
-from mem1.training.loop.rl_config import ServerRollouts
+from mem1.recipe.model import Distributed, Lora
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, shard
 from mem1.training.weights.adapters import gather_along, merge_adapters, merged, with_adapters
 

@@ -48,7 +48,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mem1.engines.device import ON_CPU, Device, Machine, choose
 from mem1.errors import UserError
-from mem1.training.loop.recipe import Distributed
+from mem1.recipe.model import Distributed
 
 WAIT = timedelta(minutes=60)
 """How long a rank waits for the others; rollouts may differ this much in duration."""

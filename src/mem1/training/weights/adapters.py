@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mem1.errors import UserError
-from mem1.training.loop.recipe import BLOCK, Lora
+from mem1.recipe.model import BLOCK, Lora
 from mem1.training.ranks.processes import whole
 
 M = TypeVar("M", bound=PreTrainedModel)

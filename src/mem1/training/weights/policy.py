@@ -31,8 +31,9 @@ from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.lock import alone_in
 from mem1.protocol import PAPER, VOCABULARIES, Tags, vocabulary
+from mem1.recipe.model import TinyModel
+from mem1.recipe.recipe import Recipe
 from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.loop.recipe import Recipe, TinyModel
 from mem1.training.loop.run_folder import RESOLVED
 from mem1.training.ranks.placement import Placement
 from mem1.training.weights.checkpoint import load_weights

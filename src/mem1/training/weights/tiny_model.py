@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from mem1.training.loop.recipe import TinyModel
+from mem1.recipe.model import TinyModel
 from mem1.training.weights.tokenizers import ALIKE, TokenKinds
 
 

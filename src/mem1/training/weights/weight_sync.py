@@ -39,7 +39,7 @@ from mem1.engines.weights import Shapes, new_checksum, write_one_by_one
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
-from mem1.training.loop.rl_config import ServerRollouts
+from mem1.recipe.rl import ServerRollouts
 from mem1.training.weights.adapters import merged, plain_weights
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,11 @@ from mem1.engines.dialects import TokenIds
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.memory import memory_policy
-from mem1.rollout import Rollout
-from mem1.training.loop.recipe import Recipe
-
-AnyRollout = Rollout | AgentRollout
-"""Both are called with tasks and return trajectories."""
+from mem1.recipe.recipe import Recipe
+from mem1.rollout import Rollout, RolloutPort
 
 
-def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> AnyRollout:
+def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> RolloutPort:
     """The rollout of a recipe, whatever samples (this process, servers).
 
     Raises UserError where there is no such agent, and where its calls cannot be recorded exactly.

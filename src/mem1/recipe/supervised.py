@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes
+from mem1.recipe.rl import ContextName
 from mem1.registry import register
-from mem1.training.loop.rl_config import ContextName
 
 
 class Recall(Config):

@@ -1,0 +1,1 @@
+"""Every configuration of a recipe. Nothing here loads torch or transformers."""
