@@ -39,11 +39,11 @@ from mem1.engines.base import Completion, Engine
 from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine
 from mem1.evaluation.runner import evaluate
+from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import Policy, load_policy, make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 
 TRAINED = 2
 """Questions per task."""

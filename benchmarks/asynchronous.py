@@ -28,11 +28,11 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
+from mem1.policy.policy import load_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import Progress, make_rollout, train
-from mem1.training.weights.policy import load_policy
+from mem1.run_folder import read_metrics
+from mem1.training.train import Progress, make_rollout, train
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 WORKERS = "two workers"

@@ -78,13 +78,13 @@ from mem1.evaluation.metrics import em_by_depth, peak_tokens, solved, total_toke
 from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
 from mem1.memory import memory_policy
+from mem1.policy.policy import load_policy
 from mem1.prices import PRICE_CLASSES
 from mem1.protocol import ANSWER, NOTE, RECALL, vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import load_policy
+from mem1.training.train import make_rollout
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 RESULTS = Path(__file__).parent / "results" / "compare-atlas"

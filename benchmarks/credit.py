@@ -28,7 +28,7 @@ from mem1.recipe.recipe import Recipe
 from mem1.records import Group
 from mem1.training.gradients.samples import make_samples, scorable_groups
 from mem1.training.gradients.update import PassStats, accumulate
-from mem1.training.loop.rl import RlStage
+from mem1.training.rl import RlStage
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 ALGORITHMS = {"one number": Grpo(), "each question": Channels(channels=(Objectives(),))}

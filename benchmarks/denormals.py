@@ -24,11 +24,11 @@ import torch  # noqa: E402
 from stages import rl_stage  # noqa: E402
 
 from mem1.configuration import load_toml  # noqa: E402
+from mem1.policy.policy import load_policy  # noqa: E402
 from mem1.protocol import vocabulary  # noqa: E402
 from mem1.recipe.recipe import Recipe  # noqa: E402
-from mem1.training.loop.supervised import SftStage, demonstrate  # noqa: E402
-from mem1.training.loop.train import make_rollout  # noqa: E402
-from mem1.training.weights.policy import load_policy  # noqa: E402
+from mem1.training.supervised import SftStage, demonstrate  # noqa: E402
+from mem1.training.train import make_rollout  # noqa: E402
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

@@ -35,13 +35,13 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
+from mem1.policy.policy import policy_folder
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import make_world
-from mem1.training.weights.policy import policy_folder
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 STATE = "Moru Kest 's mayor is Duna Stollov . Q1 Ana Brul Q2 Velan Toris now Q3 Duna Stollov 's employer ? Q3 then Q4"
 SEARCH = f"<IS> {STATE} </IS> <query> Duna Stollov 's employer </query>"

@@ -42,10 +42,10 @@ from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.weight_update import SPOKEN
 from mem1.envs.search import SearchEnvironment
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 WORDS = "the city of a mayor"

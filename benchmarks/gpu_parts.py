@@ -32,17 +32,17 @@ from mem1.planning.networks import KNOWN, Network, Setup, transformers_config
 from mem1.planning.plan import make_plan
 from mem1.planning.stages import Attempts, Passes, counted, made_groups
 from mem1.planning.step_time import sampling_flops, update_flops
+from mem1.policy.policy import Policy
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, vocabulary
 from mem1.recipe.model import Distributed
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
 from mem1.training.ranks.placement import Placement, joined_for
 from mem1.training.ranks.processes import layers
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 from mem1.training.verify import Forced, has_gradients
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 TINY = Network(
     kind="qwen2",

@@ -19,12 +19,12 @@ from machine import commit, hardware
 from mem1.configuration import load_toml
 from mem1.engines.base import Sampling, new_session
 from mem1.memory import memory_policy
+from mem1.policy.policy import make_policy
 from mem1.protocol import NOTE, vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Task, Trajectory
 from mem1.rollout import Rollout
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
+from mem1.training.train import make_rollout
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "compare-atlas" / "train.toml"

@@ -42,15 +42,15 @@ from mem1.engines.device import flushed_denormals
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
+from mem1.policy.policy import make_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Group, Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample
 from mem1.training.logprobs import Scores
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 PPO = ["rl.algorithm.name=ppo"]

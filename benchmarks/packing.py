@@ -48,11 +48,11 @@ from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
 from mem1.memory import memory_policy, next_context
 from mem1.packing import pack, split_into_packs
+from mem1.policy.policy import load_policy
 from mem1.protocol import PAPER
 from mem1.records import Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.weights.policy import load_policy
 
 VOCABULARY, HEAD = 512, 32
 

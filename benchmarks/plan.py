@@ -34,10 +34,10 @@ from mem1.planning.memory import stage_memory
 from mem1.planning.networks import Network, Setup, made_model
 from mem1.planning.stages import counted, made_groups, rl_stage
 from mem1.planning.step_time import update_flops
+from mem1.policy.policy import Policy
 from mem1.recipe.recipe import Recipe
 from mem1.records import Ended, Group, Trajectory
-from mem1.training.loop.rl import RlStage
-from mem1.training.weights.policy import Policy
+from mem1.training.rl import RlStage
 
 SMALL = Network(
     kind="qwen2",

@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from mem1.engines.weights import checksum, put
 from mem1.planning.networks import Network, transformers_config
-from mem1.training.weights.weight_sync import write_weights
+from mem1.training.sampling.weight_sync import write_weights
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

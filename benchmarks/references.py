@@ -25,12 +25,12 @@ from mem1.evaluation.runner import evaluate
 from mem1.memory import Kept, MemoryPolicy, memory_policy, notebook
 from mem1.memory.notes import read_note
 from mem1.memory.recall import notes_out_of_sight
+from mem1.policy.policy import load_policy
 from mem1.protocol import RECALL, vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.atlas.expert import UNKNOWN
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import load_policy
+from mem1.training.train import make_rollout
 
 _BEGUN = re.compile(r"now Q(\d+) (?:unknown )?answer Q(\d+)")
 RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"

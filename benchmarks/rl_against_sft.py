@@ -40,15 +40,15 @@ from mem1.api import load_recipe
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.runner import evaluate
+from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Task, Trajectory
-from mem1.training.loop.recorded import read_recorded
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.supervised import SftStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import Policy, load_policy, make_policy
+from mem1.training.recorded import read_recorded
+from mem1.training.rl import RlStage
+from mem1.training.supervised import SftStage
+from mem1.training.train import make_rollout
 from mem1.trajectory_files import write_trajectories
 
 TRAINED = 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mem1.policy.policy import Policy, make_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import Policy, make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 
 
 def rl_stage(config: Recipe, policy: Policy | None = None) -> RlStage:

@@ -41,7 +41,7 @@ PARTS = (
     ("scoring", OTHER, "mem1.envs.search:SearchEnvironment.score"),
     ("tasks", OTHER, "mem1.envs.atlas:_Atlas.tasks"),
     ("contexts and parsing", OTHER, "mem1.rollout:Rollout.__call__"),
-    ("lessons: advantages and what they need", OTHER, "mem1.training.loop.rl:RlStage._lessons"),
+    ("lessons: advantages and what they need", OTHER, "mem1.training.rl:RlStage._lessons"),
     ("cutting into packs", OTHER, "mem1.training.gradients.actor_critic:split_into_packs"),
     ("token trees", OTHER, "mem1.training.logprobs:pack"),
     ("attention plans", OTHER, "mem1.training.logprobs:plan_attention"),
@@ -49,8 +49,8 @@ PARTS = (
     ("log-softmax", MODEL, "mem1.training.logprobs:head_columns"),
     ("backward passes", MODEL, "torch:Tensor.backward"),
     ("optimiser", MODEL, "mem1.training.ranks.optimizers:Optimizers.step"),
-    ("losses", OTHER, "mem1.training.loop.rl:accumulate"),
-    ("metrics, mini-batches", OTHER, "mem1.training.loop.rl:RlStage.update"),
+    ("losses", OTHER, "mem1.training.rl:accumulate"),
+    ("metrics, mini-batches", OTHER, "mem1.training.rl:RlStage.update"),
 )
 
 

@@ -33,11 +33,11 @@ from mem1.engines.local import LocalEngine
 from mem1.envs.atlas import AtlasTasks
 from mem1.memory import memory_policy
 from mem1.packing import pack
+from mem1.policy.policy import Policy, load_policy
 from mem1.protocol import PAPER
 from mem1.records import Trajectory
 from mem1.rollout import Rollout
 from mem1.training.logprobs import Scores, flat_logprobs, head_columns
-from mem1.training.weights.policy import Policy, load_policy
 
 CLIP = 0.2
 Score = Callable[[PreTrainedModel, Trajectory], Tensor]

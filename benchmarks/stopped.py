@@ -66,13 +66,13 @@ class Phase(NamedTuple):
 CLOZES, WARM_START = "train own-documents corpus={corpus} --out {out}", "train atlas-warm-start --out {out}"
 QUICK, LONG = "train atlas-quick --out {out}", "rl.tasks_per_step=64 budget.completion_extra=200"
 VALIDATED = "evaluation.every=1 evaluation.validation_objectives=[16] rl.tasks_per_step=2"
-SUPERVISED, RL = "mem1.training.loop.supervised", "mem1.training.loop.rl:RlStage"
+SUPERVISED, RL = "mem1.training.supervised", "mem1.training.rl:RlStage"
 PHASES = (
     Phase("making clozes", "mem1.envs.cloze:make_clozes", "data tasks.kind=cloze corpus={corpus} --out {out}"),
     Phase("indexing", "mem1.retrieval.bm25:BM25.build", "index {corpus} --out {out}"),
-    Phase("training a tokenizer", "mem1.training.weights.policy:bpe_tokenizer", CLOZES),
+    Phase("training a tokenizer", "mem1.policy.policy:bpe_tokenizer", CLOZES),
     Phase("[recall]", f"{SUPERVISED}:RecallStage.step", WARM_START),
-    Phase("demonstrations", "mem1.training.loop.train:demonstrate", f"{WARM_START} recall=null"),
+    Phase("demonstrations", "mem1.training.train:demonstrate", f"{WARM_START} recall=null"),
     Phase("[sft]", "mem1.training.gradients.pack_workers:PackWorkers.backward", f"{WARM_START} recall=null"),
     Phase("[rl], sampling", f"{RL}.sample", f"{QUICK} {LONG}"),
     Phase("[rl], training", f"{RL}.update", f"{QUICK} {LONG}"),

@@ -26,13 +26,14 @@ from machine import commit, hardware
 from mem1.api import load_recipe
 from mem1.configuration import plain
 from mem1.engines.device import flushed_denormals
+from mem1.policy.policy import make_policy
 from mem1.protocol import vocabulary
-from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
-from mem1.training.loop.run_folder import MetricsLog
-from mem1.training.loop.train import make_stages
-from mem1.training.loop.watch import Watch
-from mem1.training.loop.writers import Writers, check_writers
-from mem1.training.weights.policy import make_policy
+from mem1.run_folder import kept_steps
+from mem1.training.monitoring.metrics_log import MetricsLog
+from mem1.training.monitoring.watch import Watch
+from mem1.training.monitoring.writers import Writers, check_writers
+from mem1.training.runs.kept_attempts import KeptAttempts
+from mem1.training.train import make_stages
 
 STEPS = 28
 """Of the quickstart."""

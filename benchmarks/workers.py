@@ -27,12 +27,12 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks
 from mem1.memory import memory_policy
+from mem1.policy.policy import Policy, load_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.records import Group
 from mem1.rollout import Rollout
-from mem1.training.loop.rl import RlStage
-from mem1.training.weights.policy import Policy, load_policy
+from mem1.training.rl import RlStage
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 T = TypeVar("T")

@@ -26,12 +26,12 @@ from transformers import (
 from mem1.algorithms.base import LossInputs
 from mem1.engines.codec import Codec
 from mem1.memory import memory_policy, next_context
+from mem1.policy.policy import Policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Trajectory, Turn
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 VOCABULARY = 40
 POLICIES = ("constant", "full", "fold(2)", "window(2)", "masked", "external(2)")
@@ -175,8 +175,8 @@ def loss_inputs(
 
 def save_checkpoint(folder: Path, step: int, model: PreTrainedModel, optimizers: Any, **options: Any) -> Path:
     from mem1.training.ranks.processes import ONE_PROCESS
-    from mem1.training.weights.checkpoint import write_snapshot
-    from mem1.training.weights.snapshot import Snapshot
+    from mem1.training.runs.checkpoint import write_snapshot
+    from mem1.training.runs.snapshot import Snapshot
 
     ranks = options.get("ranks", ONE_PROCESS)
     return write_snapshot(folder, Snapshot.take(step, model, optimizers, **options), ranks=ranks)

@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from mem1.engines.codec import Codec
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 QWEN25_LIKE = r"""{%- if tools %}
     {{- '<|im_start|>system\n' }}

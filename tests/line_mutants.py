@@ -198,11 +198,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "self.chat_template.without(tuple(context))",
         ),
     ),
-    ("training/weights/policy.py", ("test_foreign_tokenizers.py",)): (
+    ("policy/policy.py", ("test_foreign_tokenizers.py",)): (
         ("dict.fromkeys([*known, *ends])", "dict.fromkeys(ends)"),
         ("if generation is not None and ends:", "if False:"),
     ),
-    ("training/loop/supervised.py", ("test_sft_weights.py",)): (
+    ("training/supervised.py", ("test_sft_weights.py",)): (
         ("denominator=self._full_step)", "denominator=sampled)"),
         ("            if not epoch:", "            if True:"),
         ("batches[:-1] or batches", "batches"),
@@ -416,7 +416,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("lr=adam_rate, betas=BETAS", "lr=adam_rate, betas=(0.9, 0.99)"),
         ("if p.ndim == 2 and id(p) not in embeddings]", "if p.ndim == 2]"),
     ),
-    ("training/loop/supervised.py", ("test_demonstrations.py",)): (
+    ("training/supervised.py", ("test_demonstrations.py",)): (
         ("turns[start : start + TURNS_PER_PIECE]", "turns[start : start + TURNS_PER_PIECE - 1]"),
         ("turns[start : start + TURNS_PER_PIECE]", "turns[start : start + TURNS_PER_PIECE + 1]"),
         ("turns[start : start + TURNS_PER_PIECE]", "turns[start + 1 : start + TURNS_PER_PIECE]"),
@@ -470,7 +470,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("    if failed:", "    if len(failed) == len(demonstrations):"),
         ("if not any(t.ended is Ended.ANSWERED", "if not all(t.ended is Ended.ANSWERED"),
     ),
-    ("training/loop/recorded.py", ("test_sft.py",)): (
+    ("training/recorded.py", ("test_sft.py",)): (
         ("for name in glob(pattern, recursive=True) if Path(name).is_file()", "for name in [pattern]"),
         ("drop_cut_line=True)", "drop_cut_line=False)"),
         ("attempt.reward < least", "attempt.reward <= least"),
@@ -482,7 +482,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("unknown is not None and any(", "unknown is not None and all("),
         ("== (turn.action, turn.state)", "== (turn.action, parsed.state)"),
     ),
-    ("training/loop/rl.py", RL): (
+    ("training/rl.py", RL): (
         ("max_grad_norm=self.config.max_grad_norm))\n        if", "max_grad_norm=1.0))\n        if"),
         (
             "critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))",
@@ -501,14 +501,14 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('"skipped_too_few": float(not scorable)', '"skipped_too_few": 0.0'),
         ("staleness(trained, step.version)", "staleness(trained, step.begun)"),
     ),
-    ("training/loop/group_sampling.py", ("test_schedule.py",)): (
+    ("training/sampling/group_sampling.py", ("test_schedule.py",)): (
         ("name = self.config.context(step)", "name = self.config.context(0)"),
         ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
     ("recipe/recipe.py", ("test_schedule.py",)): (
         ("check_vocabulary(memory_policy(name), vocabulary", "(lambda *a, **k: 0)(memory_policy(name), vocabulary"),
     ),
-    ("training/loop/group_sampling.py", RL): (
+    ("training/sampling/group_sampling.py", RL): (
         (
             "missing -= Counter(task.objectives for task, group in pairs if has_variance(group))",
             "missing -= Counter(task.objectives for task, group in pairs)",
@@ -528,7 +528,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("int((pack.tree.position_ids + 1).sum())", "len(pack.tree)"),
         ("else parameter.grad.add_(gradient)", "else gradient"),
     ),
-    ("training/weights/checkpoint.py", ("test_checkpoint.py",)): (
+    ("training/runs/checkpoint.py", ("test_checkpoint.py",)): (
         ("        if successor.exists():\n            remove_listed(old)", "        remove_listed(successor)"),
         ("        for old in _complete(folder)[:-KEPT]:", "        for old in _complete(folder)[: -KEPT - 1]:"),
         ('key=lambda p: int(p.name.rpartition("-")[2]))', "key=lambda p: p.name)"),
@@ -541,16 +541,16 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            target.rename(old)\n", "            shutil.rmtree(target)\n"),
         ("    for _, target in set_aside(folder):\n        restore(target)", "    return"),
     ),
-    ("training/loop/rl.py", (*RL, "test_asynchronous.py")): (
+    ("training/rl.py", (*RL, "test_asynchronous.py")): (
         ("found[version - sampled] += tokens", "found[version - sampled] += 1"),
         ('kl_estimate(old_M, reference_M, "k3")', 'kl_estimate(old_M, reference_M, "k2")'),
         ("sums.loss / max(self.updates, 1)", "sums.loss"),
         ("sum(sample.capped for sample in samples) / tokens", "sum(sample.capped for sample in samples)"),
     ),
-    ("training/loop/attempt_metrics.py", RL): (
+    ("training/monitoring/attempt_metrics.py", RL): (
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
-    ("training/loop/train.py", ("test_training.py",)): (("record >= reward", "record > reward"),),
+    ("training/train.py", ("test_training.py",)): (("record >= reward", "record > reward"),),
     ("memory/contexts.py", ("test_contexts.py", "test_rollout.py")): (
         ("    for a, b in reversed(_dropped(kept)):", "    for a, b in _dropped(kept):"),
         ("        if kept.result and kept.turn.observation_ids:", "        if kept.turn.observation_ids:"),
@@ -713,7 +713,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if other >= memory.label and not last]", "if other >= memory.label]"),
         ("known, in_sight = dict(known), dict(in_sight)", "known = in_sight = dict(in_sight)"),
     ),
-    ("training/weights/tokenizers.py", ("test_interdependent.py",)): (
+    ("policy/tokenizers.py", ("test_interdependent.py",)): (
         ("*(_RECALL_WORDS if RECALL in tags.action_tags else []),", ""),
     ),
     ("evaluation/fact_retention.py", ("test_belief.py",)): (

@@ -30,11 +30,11 @@ from mem1.packing import Pack, TokenTree, visible
 from mem1.packing.attention import Dense
 from mem1.packing.blocks import Part
 from mem1.packing.tree import Trie
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory, Turn
 from mem1.scoring import Scores, exact_match
 from mem1.training.gradients.samples import TrainingSample
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["Q1 mayor of Oslo done"] * 3, vocab_size=300, tags=PAPER))
 """Has whole words, so that a word spelled by letters is not what it would write."""

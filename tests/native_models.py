@@ -12,9 +12,9 @@ from tomli_w import dumps
 from typer.testing import CliRunner
 
 from mem1.cli.main import app
+from mem1.policy.policy import Policy
+from mem1.policy.tiny_model import new_model
 from mem1.recipe.model import TinyModel
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.tiny_model import new_model
 
 
 def model_folder(folder: Path, template: str) -> Path:

@@ -15,11 +15,11 @@ from worlds import CODEC
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.policy_server import make_app
+from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.weights.tiny_model import new_model
 
 CHAT = ChatMessages.in_tags(CODEC, PAPER)
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, max_positions=512)

@@ -24,19 +24,19 @@ from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.losses import Kl
 from mem1.algorithms.ppo import Ppo
+from mem1.policy.policy import Policy
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Group, Trajectory
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.supervised import SftStage
+from mem1.training.ranks.adapters import merged
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined, whole
-from mem1.training.weights.adapters import merged
-from mem1.training.weights.checkpoint import load_checkpoint
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.weight_sync import write_weights
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import load_checkpoint
+from mem1.training.sampling.weight_sync import write_weights
+from mem1.training.supervised import SftStage
 
 STEPS = 3
 SAVED_AFTER = 2

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from mem1.engines import workers
 
 if sys.platform == "linux":
-    used = ["mem1.training.loop.train", "mem1.training.ranks.processes", "bitsandbytes", "peft", "hypothesis", "pytest"]
+    used = ["mem1.training.train", "mem1.training.ranks.processes", "bitsandbytes", "peft", "hypothesis", "pytest"]
     workers.PROCESSES.set_forkserver_preload([*workers.PRELOADED, *used])
 
 

@@ -15,11 +15,11 @@ from mem1.evaluation.metrics import summarize
 from mem1.evaluation.report.rows import Attempts, Run
 from mem1.evaluation.tokens import ModelShape
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER
 from mem1.records import Question, Task, Trajectory, Turn
 from mem1.rollout import Rollout
 from mem1.tasks.atlas import Expert, Laziness
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028 &amp; é"

@@ -21,16 +21,16 @@ from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 from mem1.packing import pack
+from mem1.policy.policy import Policy
 from mem1.recipe.model import Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.rl import RlStage
+from mem1.training.ranks.adapters import adapters_off, merged, with_adapters
 from mem1.training.ranks.placement import Placement
-from mem1.training.weights.adapters import adapters_off, merged, with_adapters
-from mem1.training.weights.checkpoint import load_weights
-from mem1.training.weights.policy import Policy
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import load_weights
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")]
 

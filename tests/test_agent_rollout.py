@@ -27,11 +27,11 @@ from mem1.engines.local import LocalEngine
 from mem1.envs.base import Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.packing import pack
+from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.records import Ended, Group, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget
 from mem1.training.verify import verify
-from mem1.training.weights.tiny_model import new_model
 
 TAGS = ChatMessages.in_tags(CODEC, PAPER)
 ANSWERED = "<IS> Q1 </IS> <answer> Q1 author </answer>"

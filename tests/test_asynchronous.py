@@ -37,14 +37,14 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.records import Group, Trajectory, Turn
 from mem1.rollout import Budget, Rollout
+from mem1.run_folder import read_metrics
+from mem1.training import rl
 from mem1.training.gradients.samples import sampled_by
-from mem1.training.loop import rl
-from mem1.training.loop.attempt_metrics import rollout_metrics
-from mem1.training.loop.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
-from mem1.training.loop.rl import staleness
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import Progress, train
-from mem1.training.weights.weight_sync import WeightSync
+from mem1.training.monitoring.attempt_metrics import rollout_metrics
+from mem1.training.rl import staleness
+from mem1.training.sampling.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
+from mem1.training.sampling.weight_sync import WeightSync
+from mem1.training.train import Progress, train
 
 CONTEXT = [5, 9, 20, 7, 5]
 BUDGET = 24

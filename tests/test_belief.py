@@ -18,11 +18,11 @@ from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import appended_peak_tokens, even_sizes, peak_tokens, state_tokens, total_tokens
 from mem1.memory import Belief, memory_spans, next_context
 from mem1.planning.stages import made_groups
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_SUMMARY, SUMMARY, Tags
 from mem1.records import Ended, Trajectory, Turn
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.training.checks import reencoded_share
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 PROMPT = (100, 101)
 

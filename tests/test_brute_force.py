@@ -25,11 +25,11 @@ from mem1.algorithms.losses import Importance, Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Cispo, Gspo
 from mem1.envs.base import TaskSource
+from mem1.policy.policy import Policy
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Rollout
-from mem1.training.loop.rl import RlStage
-from mem1.training.weights.policy import Policy
+from mem1.training.rl import RlStage
 
 TEMPERATURE = 0.7
 CLOSE = 1e-9

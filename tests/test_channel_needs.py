@@ -16,13 +16,13 @@ from mem1.algorithms.channels import Channels, MemoryLength, Objectives
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
+from mem1.policy.policy import make_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import UNSCORED, Ended, Question, Task
-from mem1.training.loop.train import make_stages
-from mem1.training.weights.policy import make_policy
+from mem1.training.train import make_stages
 
 GAMES = {"kind": "gymnasium", "id": "text_games:Games", "actions": ["take one", "take two"], "prompt": "plain"}
 SUMS = {"kind": f"{__name__}:Sums"}

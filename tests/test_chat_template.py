@@ -16,6 +16,7 @@ from mem1.cli.main import app
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.policy.policy import load_policy, make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import ModelConfig, TinyModel
@@ -23,9 +24,9 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
-from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.train import make_rollout, train
-from mem1.training.weights.policy import export_checkpoint, load_policy, make_policy
+from mem1.training.runs.checkpoint import export_checkpoint
+from mem1.training.supervised import demonstrate
+from mem1.training.train import make_rollout, train
 from mem1.trajectory_files import read_trajectories
 
 BEFORE, AFTER = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"

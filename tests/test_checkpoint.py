@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.durable import MANIFEST, seal
 from mem1.errors import UserError
-from mem1.training.weights.checkpoint import FORMAT, KIND, latest_checkpoint, load_checkpoint, read_state
+from mem1.training.runs.checkpoint import FORMAT, KIND, latest_checkpoint, load_checkpoint, read_state
 
 FINGERPRINT = "0" * 64
 RATES = (0.02, 3e-3)

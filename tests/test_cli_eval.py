@@ -28,7 +28,7 @@ from mem1.evaluation.metrics import OF_TIME
 from mem1.evaluation.report.run_folders import evaluation_facts
 from mem1.evaluation.runner import Progress
 from mem1.net.spending import SpendingLimit
-from mem1.training.loop.run_folder import RESOLVED
+from mem1.run_folder import RESOLVED
 
 ANSWERS = ("eval", "engine.kind=script", "engine.answer=Ana Brul", "--objectives", "1,2", "--limit", "5", "--json")
 SCRIPTED = (*ANSWERS, "--tokenizer", "stand-in", "budget.completion_per_objective=0", "budget.completion_extra=200")

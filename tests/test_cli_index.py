@@ -12,6 +12,7 @@ from test_cli import Terminal, terminal  # noqa: F401
 
 from mem1.envs.search import MultihopTasks
 from mem1.jsonl import write_objects
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -21,7 +22,6 @@ from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.index_folder import open_passages, open_retriever
 from mem1.tasks.datasets import write_passages
-from mem1.training.weights.policy import make_policy
 
 QUESTION = {"id": "q1", "text": "Who founded Alvex?", "answers": ["Mira Toll"]}
 

@@ -31,18 +31,19 @@ from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
 from mem1.memory import memory_policy
+from mem1.policy.policy import SHIPPED_SHOP, Policy, policy_folder
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.records import Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Rollout
+from mem1.run_folder import RunFolder
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.datasets import write_passages
-from mem1.training.loop.run_folder import MetricsLog, RunFolder
-from mem1.training.weights.policy import SHIPPED_SHOP, Policy, policy_folder
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
+from mem1.training.monitoring.metrics_log import MetricsLog
 from mem1.trajectory_files import write_trajectories
 
 CODEC = Codec(atlas_tokenizer(PAPER))

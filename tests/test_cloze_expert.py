@@ -15,13 +15,13 @@ from mem1.engines.codec import Codec
 from mem1.envs.base import TaskSource
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER, PAPER_NOTES
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.expert import ClozeExpert, read_answer
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 LAZY = Laziness(diligent=0.25, stop=0.9, forget=0.5)
 

@@ -18,6 +18,7 @@ from mem1.configuration import load_toml
 from mem1.envs.base import Action
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder, open_cloze_folder
 from mem1.errors import UserError
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.records import Passage, Question, Task
@@ -28,7 +29,6 @@ from mem1.tasks.cloze.questions import Ranked
 from mem1.tasks.compose import PARTS, Dependence, Split, compose_dependent
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.template import TaskTemplate
-from mem1.training.weights.policy import make_policy
 
 OPTIONS = ClozeOptions(development=0.2, test=0.2)
 

@@ -12,8 +12,8 @@ from tokenizers.processors import TemplateProcessing
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.protocol import PAPER, parse
-from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 WORDS = Codec(atlas_tokenizer(PAPER))
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER))

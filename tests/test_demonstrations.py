@@ -15,14 +15,14 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
+from mem1.policy.policy import Policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget
-from mem1.training.loop.supervised import SftStage, _cut_short, demonstrate
-from mem1.training.weights.policy import Policy
+from mem1.training.supervised import SftStage, _cut_short, demonstrate
 
 ROOMY = Budget(completion_extra=4000, context=16_000)
 LENGTHS = (1, 3, 4, 5, 8, 9, 11)

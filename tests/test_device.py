@@ -19,17 +19,17 @@ from mem1.engines.codec import Codec
 from mem1.engines.device import CPU, Machine, choose, sampling_dtype, with_float64
 from mem1.errors import UserError
 from mem1.packing.attention import choose_attention
+from mem1.policy.policy import Policy, load_policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import Lora, ModelConfig
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
-from mem1.training.loop.run_folder import RunFolder
-from mem1.training.loop.train import NOT_FINGERPRINTED
+from mem1.run_folder import RunFolder
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined
-from mem1.training.weights.policy import Policy, load_policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import atlas_tokenizer
+from mem1.training.train import NOT_FINGERPRINTED
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))

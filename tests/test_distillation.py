@@ -16,12 +16,12 @@ from test_mem1_release import call
 
 from mem1.configuration import load_toml
 from mem1.engines.codec import Codec
+from mem1.policy.policy import load_policy
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
-from mem1.training.loop.recorded import read_recorded
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.weights.policy import load_policy
-from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.run_folder import read_metrics
+from mem1.training.recorded import read_recorded
 from mem1.trajectory_files import read_trajectories
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")

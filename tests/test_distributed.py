@@ -42,7 +42,7 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase
 from mem1.training.ranks.placement import SINGLE_PROCESS
 from mem1.training.ranks.processes import ONE_PROCESS
-from mem1.training.weights.checkpoint import latest_checkpoint
+from mem1.training.runs.checkpoint import latest_checkpoint
 
 # importing it costs every worker seconds, also the one that runs none of these
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")

@@ -29,17 +29,17 @@ from test_training import config as config
 from mem1.configuration import load_toml, to_toml
 from mem1.durable import read_manifest
 from mem1.errors import UserError
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import ModelConfig
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase
-from mem1.training.loop.run_folder import RunFolder, read_metrics
-from mem1.training.loop.train import NOT_FINGERPRINTED, train
+from mem1.run_folder import RunFolder, read_metrics
 from mem1.training.ranks.processes import joined
-from mem1.training.weights.checkpoint import latest_checkpoint
-from mem1.training.weights.policy import make_policy
-from mem1.training.weights.snapshot import named_tensors
+from mem1.training.runs.checkpoint import latest_checkpoint
+from mem1.training.runs.snapshot import named_tensors
+from mem1.training.train import NOT_FINGERPRINTED, train
 
 DOCS = Path(__file__).parent.parent / "docs" / "distributed.md"
 STEPS = 6

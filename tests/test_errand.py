@@ -23,11 +23,11 @@ from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.thrift import NOTES_TOKENS, Known, Shopper, ShopperScript
 from mem1.errors import UserError
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import ACT, PAPER, PAPER_SHOP, RELEASED_SHOP
 from mem1.records import Ended, Task
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.compose import Split
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 
 @cache

@@ -31,6 +31,8 @@ from mem1.engines.policy_sampler import CompletionBody, rows
 from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
 from mem1.memory import memory_policy
+from mem1.policy.policy import Policy, load_policy, make_policy
+from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -38,10 +40,8 @@ from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
 from mem1.rollout import Budget, Rollout
-from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.train import make_rollout, train
-from mem1.training.weights.policy import Policy, load_policy, make_policy
-from mem1.training.weights.tiny_model import new_model
+from mem1.training.supervised import demonstrate
+from mem1.training.train import make_rollout, train
 
 BOS = "<|bos|>"
 WITH_BOS = "{{ bos_token }}" + CHAT_TEMPLATE

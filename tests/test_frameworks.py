@@ -39,14 +39,14 @@ from mem1.endpoint.rollout import AgentRollout
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.local import LocalEngine
 from mem1.packing import pack
+from mem1.policy.policy import SHIPPED, load_policy
+from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Task, Trajectory
 from mem1.rollout import Budget
 from mem1.training.checks import once_check, reencoded_share
 from mem1.training.verify import verify
-from mem1.training.weights.policy import SHIPPED, load_policy
-from mem1.training.weights.tiny_model import new_model
 
 set_tracing_disabled(True)
 ENTRIES = ("atlas_openai:run", "atlas_langchain:run", "atlas_agents_sdk:run")

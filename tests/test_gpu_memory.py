@@ -18,12 +18,12 @@ from mem1.planning.gpu_memory import check_fits
 from mem1.planning.networks import Setup
 from mem1.planning.plan import make_plan
 from mem1.planning.step_time import cluster
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.records import Task
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 
 L4 = "cuda:0 (NVIDIA L4)"
 FULL = torch.OutOfMemoryError(
@@ -114,11 +114,11 @@ NEEDED = "(tried to allocate 2.32 GiB, beside 20.84 GiB of this process)"
             "give fewer --attempts",
         ),
         (f"{TRAIN} rl.tasks_per_step=1", SAMPLED, "sampling", "set distributed.cpu_offload = true"),
-        (TRAIN, "mem1.training.loop.rl.RlStage.update", "training on the attempts", "lower rl.pack_tokens or set dist"),
-        (f"{SFT} {RECALL}", "mem1.training.loop.supervised.recall_loss", "training associative recall", "set distri"),
+        (TRAIN, "mem1.training.rl.RlStage.update", "training on the attempts", "lower rl.pack_tokens or set dist"),
+        (f"{SFT} {RECALL}", "mem1.training.supervised.recall_loss", "training associative recall", "set distri"),
         (
             f"{SFT} recall=null",
-            "mem1.training.loop.supervised.flat_logprobs",
+            "mem1.training.supervised.flat_logprobs",
             "training on demonstrations",
             "lower sft.pack_tokens or",
         ),

@@ -21,6 +21,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.memory.recall import NOTHING
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_NOTES, PAPER_NOTES_RECALL, RECALL, RELEASED, Tags
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
@@ -29,7 +30,6 @@ from mem1.tasks.compose import Dependence, compose_dependent, groups, smallest
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
 from mem1.tasks.prompts import render
 from mem1.tasks.template import TaskTemplate
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 WORLD = make_world(1, entities=60)
 KINDS: list[Dependence] = ["chain", "shared", "comparison"]

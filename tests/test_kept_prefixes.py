@@ -20,12 +20,12 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.workers import local_engine
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
+from mem1.policy.policy import SHIPPED, load_policy
+from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import TinyModel
 from mem1.rollout import Rollout
-from mem1.training.weights.policy import SHIPPED, load_policy
-from mem1.training.weights.tiny_model import new_model
 
 pytestmark = pytest.mark.numeric
 

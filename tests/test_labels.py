@@ -17,11 +17,11 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.evaluation.judge import answers
 from mem1.evaluation.metrics import contained
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_NOTES, Tags
 from mem1.records import Question, Task, task_from_json, task_to_json
 from mem1.scoring import score_answers, split_answers
 from mem1.tasks.atlas import Expert
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 ATLAS = AtlasTasks(worlds=1, entities=120, questions_per_world=120, labels=128)
 

@@ -13,6 +13,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "mem1"
 ROOMS = (
+    "version",
     "errors",
     "durable",
     "registry",
@@ -22,6 +23,8 @@ ROOMS = (
     "lexical",
     "parquet",
     "configuration",
+    "model_folder",
+    "run_folder",
     "net",
     "records",
     "trajectory_files",
@@ -42,8 +45,9 @@ ROOMS = (
     "packing",
     "algorithms",
     "recipe",
-    "training",
+    "policy",
     "evaluation",
+    "training",
     "planning",
     "api",
     "bench",

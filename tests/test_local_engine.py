@@ -23,13 +23,13 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine, draw_noise
 from mem1.engines.workers import ParallelEngine, _without_script, local_engine
 from mem1.errors import UserError
+from mem1.policy.policy import load_policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.weights.policy import load_policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 pytestmark = pytest.mark.numeric
 

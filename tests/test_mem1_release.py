@@ -22,12 +22,12 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import RELEASED
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended
 from mem1.retrieval import BM25
-from mem1.training.loop.recorded import read_recorded
-from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.training.recorded import read_recorded
 from mem1.trajectory_files import read_trajectories
 
 RECIPE = Path(__file__).parents[1] / "benchmarks" / "mem1_release.toml"

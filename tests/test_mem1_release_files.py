@@ -20,10 +20,10 @@ from samples import write_lines, write_rows
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.metrics import peak_tokens
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, RELEASED
 from mem1.records import Ended
 from mem1.tasks.datasets import read_tasks
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 PROMPT = "You will answer multiple complex questions ... Answer the following questions: who founded alvex?; where?\n"
 GOLDS = [["Mira Toll", "M. Toll"], ["Bergen"]]

@@ -14,11 +14,11 @@ from worlds import CODEC
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.policy.policy import Policy, load_model, load_policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
-from mem1.training.weights.policy import Policy, load_model, load_policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 SMALL = TinyModel(hidden_size=32, layers=2, feed_forward=64)
 

@@ -18,6 +18,7 @@ from mem1.engines.codec import Codec
 from mem1.envs.search import MultihopTasks, SearchEnvironment
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
 from mem1.jsonl import read_objects, write_objects
+from mem1.policy.policy import Policy, make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -28,10 +29,9 @@ from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.prompts import GoldExpert, render
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.supervised import SftStage, demonstrate
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import Policy, make_policy
+from mem1.training.rl import RlStage
+from mem1.training.supervised import SftStage, demonstrate
+from mem1.training.train import make_rollout
 
 pytestmark = needs_shared_qa
 

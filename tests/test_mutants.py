@@ -29,6 +29,7 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
 from mem1.memory import memory_policy, next_context
 from mem1.packing import pack, split_into_packs
+from mem1.policy.policy import Policy
 from mem1.protocol import PAPER
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Trajectory, Turn
@@ -46,9 +47,8 @@ from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import make_samples
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
-from mem1.training.loop.rl import RlStage
+from mem1.training.rl import RlStage
 from mem1.training.verify import compute, step_checks
-from mem1.training.weights.policy import Policy
 
 LIMIT = 1e-10
 """Relative; gradients in float64."""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mem1.api import load_recipe
 from mem1.cli.main import app
 from mem1.errors import UserError
-from mem1.training.loop.train import train
+from mem1.training.train import train
 from mem1.trajectory_files import read_trajectories
 
 RECIPE = """
@@ -92,10 +92,10 @@ def test_recorded_attempts_are_trained_with_their_tokens(tmp_path: Path, model: 
     """Written by hand, as a model without training answers nothing."""
     from mem1.engines.base import Sampling, ScriptedEngine
     from mem1.memory import memory_policy
+    from mem1.policy.policy import load_policy
     from mem1.protocol import PAPER
     from mem1.rollout import Budget, Rollout
-    from mem1.training.loop.recorded import read_recorded
-    from mem1.training.weights.policy import load_policy
+    from mem1.training.recorded import read_recorded
     from mem1.trajectory_files import write_trajectories
 
     recipe = load_recipe(recipe_file(tmp_path, model))

@@ -19,13 +19,13 @@ from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import peak_tokens, state_tokens
 from mem1.memory import Dropout, MemoryPolicy, Notebook, Notes, answer_from, memory_policy, next_context, notebook
 from mem1.memory.notes import memory_spans, read_note, standing
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.atlas.world import names
 from mem1.tasks.template import TurnLimit
 from mem1.training.checks import reencoded_share
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 PROMPT = (100, 101)
 REWRITE = (900,)

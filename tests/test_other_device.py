@@ -19,9 +19,9 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Recall, Sft
 from mem1.rollout import Budget
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import train
+from mem1.run_folder import read_metrics
 from mem1.training.ranks.processes import Ranks
+from mem1.training.train import train
 
 RL = Rl(
     curriculum=(Phase(steps=1, objectives=(1,)),),

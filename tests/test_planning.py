@@ -36,12 +36,12 @@ from mem1.planning.networks import (
 from mem1.planning.plan import advise, make_plan
 from mem1.planning.stages import Passes, counted, made_groups
 from mem1.planning.step_time import GPUS, cluster, forward_flops, update_flops
+from mem1.policy.policy import load_policy, policy_folder
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.logprobs import score
-from mem1.training.weights.adapters import with_adapters
-from mem1.training.weights.policy import load_policy, policy_folder
+from mem1.training.ranks.adapters import with_adapters
 
 TINY = Network(
     kind="qwen2",

@@ -12,6 +12,8 @@ from mem1.engines.base import Script
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_SUMMARY
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
@@ -19,8 +21,6 @@ from mem1.tasks.atlas import Expert
 from mem1.training.checks import reencoded_share
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.verify import verify
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER_SUMMARY))
 SOURCE = AtlasTasks(entities=40, worlds=1, questions_per_world=80).source("evaluation", PAPER_SUMMARY)

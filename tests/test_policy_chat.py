@@ -23,9 +23,9 @@ from mem1.engines.policy_server import make_app
 from mem1.engines.stand_in import stand_in, stand_in_chat
 from mem1.errors import UserError
 from mem1.messages.transcript import ASK
+from mem1.policy.policy import load_policy, own_chat
+from mem1.policy.tiny_model import new_model
 from mem1.recipe.model import TinyModel
-from mem1.training.weights.policy import load_policy, own_chat
-from mem1.training.weights.tiny_model import new_model
 
 USER = {"role": "user", "content": "Who is the mayor of Oslo?"}
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}

@@ -23,12 +23,12 @@ from mem1.envs.base import Action, TaskSource
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER, SEARCH
 from mem1.records import Ended
 from mem1.retrieval.corpus import read_passages
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.datasets import read_dataset
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 FACTS = "\n".join(f"{n}. The mayor of Town{n} is Person{n}." for n in range(40))
 

@@ -31,13 +31,13 @@ from mem1.records import Group, Question, Task, Trajectory, Turn
 from mem1.training.gradients import pack_workers
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.pack_workers import PackWorkers, Pass, assign, costs
-from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.validation import Validation
+from mem1.training.monitoring.validation import Validation
 from mem1.training.ranks.optimizers import adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined
-from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint
-from mem1.training.weights.snapshot import Snapshot
+from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint
+from mem1.training.runs.snapshot import Snapshot
+from mem1.training.sampling.group_sampling import GroupSampler
 
 pytestmark = pytest.mark.numeric
 

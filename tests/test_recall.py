@@ -13,10 +13,10 @@ from mem1.engines.codec import Codec
 from mem1.envs.search import SearchEnvironment
 from mem1.memory import memory_policy, recalled
 from mem1.memory.recall import NOTHING
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER, PAPER_RECALL, SEARCH_R1
 from mem1.records import Ended, Passage, Trajectory, Turn
 from mem1.training.checks import reencoded_share
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 CODEC = Codec(bpe_tokenizer(["Oslo Bergen founded"], vocab_size=300, tags=PAPER_RECALL))
 

@@ -12,10 +12,10 @@ from mem1.cli.recipe_options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
+from mem1.policy.policy import SHIPPED_MEMORIES, SHIPPED_NOTES, load_policy
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
-from mem1.training.weights.policy import SHIPPED_MEMORIES, SHIPPED_NOTES, load_policy
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.rglob("*.toml"))

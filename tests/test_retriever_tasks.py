@@ -22,6 +22,7 @@ from mem1.envs.search import FileQuestions, MultihopTasks
 from mem1.envs.web import WebTasks
 from mem1.errors import UserError
 from mem1.jsonl import write_objects
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -32,8 +33,7 @@ from mem1.retrieval import BM25
 from mem1.retrieval.client import RetrievalServer
 from mem1.retrieval.documents import read_documents
 from mem1.retrieval.web.search import SERPER
-from mem1.training.loop.train import NOT_FINGERPRINTED
-from mem1.training.weights.policy import make_policy
+from mem1.training.train import NOT_FINGERPRINTED
 
 RECIPE = """
 [tasks]

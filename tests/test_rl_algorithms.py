@@ -44,6 +44,7 @@ from mem1.engines.workers import one_thread
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.packing import Pack
+from mem1.policy.policy import Policy
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Question, Task, Trajectory, Turn
@@ -52,10 +53,9 @@ from mem1.training.gradients.actor_critic import Critic
 from mem1.training.gradients.samples import OldPolicyStats, make_samples, minibatches
 from mem1.training.gradients.update import PassStats, accumulate
 from mem1.training.logprobs import completion_logprobs, score, trunk_states
-from mem1.training.loop.rl import RlStage
 from mem1.training.ranks.optimizers import adamw
-from mem1.training.weights.checkpoint import load_checkpoint
-from mem1.training.weights.policy import Policy
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import load_checkpoint
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": Grpo(),

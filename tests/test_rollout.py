@@ -20,13 +20,13 @@ from mem1.envs.base import Action, Observation, Outcome
 from mem1.envs.search import SearchEnvironment
 from mem1.errors import UserError
 from mem1.packing import pack
+from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.protocol import PAPER, PUBLISHED, RELEASED, SEARCH
 from mem1.records import Ended, Passage, Question, Task, Trajectory
 from mem1.retrieval import RetrievalFailed
 from mem1.rollout import Budget, attempt_numbers
 from mem1.tasks.prompts import render
 from mem1.training.checks import reencoded_share
-from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 PROMPT = "Q1 a mayor ?"
 SEARCHES = [f"<IS> now Q{i} </IS> <query> city {i} </query>" for i in range(1, 4)]

@@ -12,9 +12,9 @@ from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 from mem1.engines.base import Completion, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER_SUMMARY, SUMMARY
 from mem1.records import Ended, Task, Turn
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 WITH_SUMMARY = Codec(atlas_tokenizer(PAPER_SUMMARY))
 SEARCH = "<IS> now Q1 </IS> <query> city </query>"

@@ -28,8 +28,8 @@ from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task
+from mem1.run_folder import RESOLVED
 from mem1.tasks.atlas import Expert
-from mem1.training.loop.run_folder import RESOLVED
 from mem1.trajectory_files import read_trajectories
 
 pytestmark = pytest.mark.usefixtures("default_handlers")

@@ -14,8 +14,9 @@ from test_checkpoint import files_of_at_most
 import mem1
 from mem1.configuration import Config, fingerprint, load_toml
 from mem1.errors import UserError
-from mem1.training.loop.run_folder import MetricsLog, RunFolder, read_metrics
-from mem1.training.loop.writers import Writers
+from mem1.run_folder import RunFolder, read_metrics
+from mem1.training.monitoring.metrics_log import MetricsLog
+from mem1.training.monitoring.writers import Writers
 
 
 class Optimizer(Config):

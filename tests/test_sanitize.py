@@ -15,10 +15,10 @@ from worlds import CODEC, SAMPLING, rollout, shelf, task
 
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER, RELEASED_WEB, VOCABULARIES, Tags, observation, parse, strip_markup
 from mem1.records import Ended
 from mem1.rollout import Budget
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 NOTES = Tags(name="notes", state="memo", actions=(("search", "look"), ("answer", "say")), result="got", hint="LEFT")
 """A vocabulary that is not among the known ones."""

@@ -14,14 +14,14 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.networks import Setup
 from mem1.planning.stages import stages
+from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory
-from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.validation import Validation
-from mem1.training.weights.policy import make_policy
+from mem1.training.monitoring.validation import Validation
+from mem1.training.sampling.group_sampling import GroupSampler
 
 PHASES = (
     Phase(steps=2, objectives=(1,)),

@@ -27,6 +27,7 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Lora, ModelConfig, TinyModel
@@ -35,12 +36,11 @@ from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget
+from mem1.run_folder import read_metrics
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.recorded import Recorded, read_recorded
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import Progress, train
 from mem1.training.ranks.optimizers import adamw, muon
-from mem1.training.weights.policy import Policy, load_policy, make_policy
+from mem1.training.recorded import Recorded, read_recorded
+from mem1.training.train import Progress, train
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
 RELEASED_FILES = "mem1_release_files:read_trajectories"

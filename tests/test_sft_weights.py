@@ -13,12 +13,12 @@ from builders import tiny_model
 from rank_steps import attempts
 from torch import Tensor
 
+from mem1.policy.policy import Policy
 from mem1.recipe.supervised import Sft
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.supervised import SftStage, sampled_tokens
 from mem1.training.ranks.optimizers import Optimizers
-from mem1.training.weights.policy import Policy
+from mem1.training.supervised import SftStage, sampled_tokens
 
 SHOWN = [attempt for group in attempts(groups=5) for attempt in group.trajectories]
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from mem1.evaluation.tokens import ModelShape, config_shape, forward_flops, model_shape
-from mem1.training.weights.policy import load_config, load_policy, policy_folder
+from mem1.policy.policy import load_config, load_policy, policy_folder
 
 SMALL = {
     "hidden_size": 16,

@@ -16,7 +16,7 @@ from test_messages_pages import program
 from mem1.engines.policy_sampler import Sampler, ScriptedSampler
 from mem1.engines.policy_server import make_app
 from mem1.engines.stand_in import stand_in, stand_in_chat
-from mem1.training.weights.policy import load_policy, own_chat
+from mem1.policy.policy import load_policy, own_chat
 
 DOCS = Path(__file__).parents[1] / "docs"
 

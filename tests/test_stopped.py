@@ -11,7 +11,7 @@ from samples import write_lines
 from test_cli import Terminal, recipe, terminal  # noqa: F401  # pytest's fixtures
 
 from mem1.engines import workers
-from mem1.training.loop.run_folder import read_metrics
+from mem1.run_folder import read_metrics
 
 SENTENCES = "The firm Alvex was founded by Mira Toll of {} in {} with some help of her old friend Jon Berg of Oslo ."
 
@@ -32,7 +32,7 @@ PHASES = {
     "candidates": ("mem1.tasks.cloze.making.of_passage", CLOZES, "while making clozes"),
     "indexing": ("mem1.retrieval.bm25.Numbers.of_text", "index {corpus} --out {out}", f"while indexing; {ANEW}"),
     "making a policy": (
-        "mem1.training.loop.train.make_policy",
+        "mem1.training.train.make_policy",
         "train {recipe} --out {out}",
         "saving; begin again with: mem1",
     ),

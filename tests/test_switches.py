@@ -11,12 +11,12 @@ import pytest
 
 from mem1.api import find_recipe
 from mem1.configuration import load_toml
+from mem1.policy.policy import make_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Group
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.train import make_rollout
-from mem1.training.weights.policy import make_policy
+from mem1.training.rl import RlStage
+from mem1.training.train import make_rollout
 
 PAGE = (Path(__file__).parents[1] / "research" / "beyond.md").read_text(encoding="utf-8")
 SWITCHES = re.findall(r"^\| .+ \| `(.+)` \|$", PAGE.split("## Switches")[1].split("\n## ")[0], flags=re.MULTILINE)

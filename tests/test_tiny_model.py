@@ -9,22 +9,14 @@ from hypothesis import strategies as st
 from precision import rounding
 
 from mem1.engines.codec import Codec
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import MAX_NUMBER, PAD, UNKNOWN, TokenKinds, atlas_tokenizer, bpe_tokenizer, token_kinds
 from mem1.protocol import PAPER, RELEASED, Tags, hint
 from mem1.recipe.model import TinyModel
 from mem1.recipe.supervised import Recall
 from mem1.tasks.cloze.expert import MARKS
 from mem1.tasks.prompts import LABELS
-from mem1.training.loop.supervised import FIRST_TOKEN, recall_batch, recall_loss
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import (
-    MAX_NUMBER,
-    PAD,
-    UNKNOWN,
-    TokenKinds,
-    atlas_tokenizer,
-    bpe_tokenizer,
-    token_kinds,
-)
+from mem1.training.supervised import FIRST_TOKEN, recall_batch, recall_loss
 
 TEXTS = ["Oslo is the capital of Norway.", "Bergen is a rainy city in Norway."] * 3
 
@@ -38,7 +30,7 @@ def test_every_tag_and_both_hint_brackets_are_single_tokens(tags: Tags):
 
 
 def test_padding_and_the_unknown_token_come_first():
-    # random exercises (training/loop/supervised.py) leave the first two tokens out
+    # random exercises (training/supervised.py) leave the first two tokens out
     tokenizer = atlas_tokenizer(PAPER)
     assert (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) == (0, 1)
     assert bpe_tokenizer(TEXTS, vocab_size=320, tags=PAPER).token_to_id(PAD) == 0

@@ -32,6 +32,7 @@ from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
 from mem1.interrupts import Interrupted
+from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.protocol import PAPER, vocabulary
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Lora, ModelConfig, TinyModel
@@ -40,18 +41,17 @@ from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Recall, Sft
 from mem1.records import Ended, Group, Passage, Question, Trajectory, Turn
 from mem1.rollout import Budget
+from mem1.run_folder import kept_steps, read_metrics
 from mem1.tasks.compose import Split
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.template import TurnLimit
-from mem1.training.loop.attempt_metrics import attempt_metrics
-from mem1.training.loop.kept_attempts import KeptAttempts, kept_steps
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.supervised import SftStage, demonstrate
-from mem1.training.loop.train import Finished, Progress, make_rollout, train
-from mem1.training.loop.validation import BEST, Validation
-from mem1.training.weights.checkpoint import latest_checkpoint
-from mem1.training.weights.policy import Policy, export_checkpoint, load_policy, make_policy
+from mem1.training.monitoring.attempt_metrics import attempt_metrics
+from mem1.training.monitoring.validation import BEST, Validation
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import export_checkpoint, latest_checkpoint
+from mem1.training.runs.kept_attempts import KeptAttempts
+from mem1.training.supervised import SftStage, demonstrate
+from mem1.training.train import Finished, Progress, make_rollout, train
 from mem1.trajectory_files import read_trajectories
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
@@ -216,9 +216,9 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
 @pytest.mark.parametrize(
     ("function", "call", "where", "checkpoint"),
     [
-        ("mem1.training.loop.supervised.recall_loss", 2, "taking step 2 of 2 of [recall]", 1),
+        ("mem1.training.supervised.recall_loss", 2, "taking step 2 of 2 of [recall]", 1),
         ("mem1.rollout.Rollout._round", 1, "making demonstrations", RECALL_STEPS),
-        ("mem1.training.loop.supervised.split_into_packs", 3, "taking step 1 of 10 of [sft]", RECALL_STEPS),
+        ("mem1.training.supervised.split_into_packs", 3, "taking step 1 of 10 of [sft]", RECALL_STEPS),
         ("mem1.training.gradients.pack_workers.PackWorkers.backward", 7, "step 7 of 10 of [sft]", RECALL_STEPS + 6),
         ("mem1.engines.local.LocalEngine.complete", 1, "step 1 of 3 of [rl]", RECALL_STEPS + SFT_STEPS),
         ("mem1.training.gradients.pack_workers.PackWorkers.backward", 12, "step 2 of 3 of [rl]", STEPS - 2),
@@ -242,8 +242,8 @@ def test_ctrl_c_breaks_off_a_long_step_as_if_it_had_never_begun(
     ("function", "call"),
     [
         ("torch.optim.AdamW.step", RECALL_STEPS + 7),
-        ("mem1.training.loop.rl.rollout_metrics", 2),
-        ("mem1.training.loop.rl.validation_metrics", 1),
+        ("mem1.training.rl.rollout_metrics", 2),
+        ("mem1.training.rl.validation_metrics", 1),
     ],
 )
 def test_a_step_broken_off_once_weights_have_changed_is_taken_again_from_the_last_checkpoint(

@@ -20,13 +20,13 @@ from mem1.engines.dialects import Chat, Text
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer
+from mem1.policy.policy import Policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended
 from mem1.rollout import Budget
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 pytest.importorskip("openai", reason="transformers serve needs the package openai")
 pytestmark = pytest.mark.slow

@@ -17,15 +17,15 @@ from mem1.engines.codec import Codec, check_words
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
+from mem1.policy.policy import make_policy
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Question, Task
 from mem1.tasks.atlas import make_world
-from mem1.training.loop.train import make_stages
-from mem1.training.weights.policy import make_policy
-from mem1.training.weights.tokenizers import bpe_tokenizer
+from mem1.training.train import make_stages
 
 REFUSED = "of the tokens of the questions are unknown to the tokenizer of"
 terminal = pytest.fixture(lambda capsys, monkeypatch: Terminal(capsys, monkeypatch))

@@ -24,6 +24,8 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.packing import TokenTree, pack, visible
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY, RELEASED, SUMMARY, Tags
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
@@ -45,8 +47,6 @@ from mem1.training.checks import (
 )
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.verify import Forced, algorithms, compute, halves, verify
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import atlas_tokenizer, bpe_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SHAPE = TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48)

@@ -39,9 +39,9 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.extras.verl.settings import check_one_step, check_trainer, read_row
 from mem1.memory import memory_policy
 from mem1.parquet import read_rows
+from mem1.policy.policy import load_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
-from mem1.training.weights.policy import load_policy
 
 pytestmark = pytest.mark.verl
 

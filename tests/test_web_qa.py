@@ -23,6 +23,7 @@ from mem1.evaluation.metrics import OF_TIME
 from mem1.jsonl import write_objects
 from mem1.net.failover import Clock, HostLimit, Retry
 from mem1.net.spending import Spending, WebBudget
+from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
 from mem1.recipe.model import ModelConfig
 from mem1.recipe.recipe import Recipe
@@ -33,7 +34,6 @@ from mem1.retrieval.web.pages import Fetcher, PageReader
 from mem1.retrieval.web.search import WebSearch, search_api
 from mem1.rollout import Budget
 from mem1.tasks.prompts import render
-from mem1.training.weights.tokenizers import bpe_tokenizer
 
 BPE = Codec(bpe_tokenizer(["the mayor of the city"] * 3, vocab_size=300, tags=PAPER_WEB))
 TEXT = "Oslo is the capital of Norway. " * 4 + "Its mayor is Sela Prand. " * 4

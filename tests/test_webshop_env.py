@@ -20,12 +20,12 @@ from mem1.envs.webshop.env import Pages, WebShopEnvironment
 from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
+from mem1.policy.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 from mem1.protocol import ACT, PAPER, PAPER_SHOP, PUBLISHED_SHOP
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.rollout import Budget
-from mem1.training.weights.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
 
 ENVIRONMENT = WebShopEnvironment(small_shop(), {"rug": GOAL, "lamp": OTHER_GOAL})
 CODEC = Codec(shop_tokenizer(PAPER_SHOP))

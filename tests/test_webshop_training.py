@@ -16,6 +16,9 @@ from mem1.envs.webshop.catalogue import Entry
 from mem1.envs.webshop.files import write_entries
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.tasks import WebShopTasks
+from mem1.policy.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.protocol import PAPER_SHOP, PAPER_SHOP_NOTES, vocabulary
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -24,11 +27,8 @@ from mem1.recipe.supervised import Sft
 from mem1.records import Ended
 from mem1.rollout import Budget
 from mem1.training.logprobs import completion_logprobs
-from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.train import make_rollout, train
-from mem1.training.weights.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import bpe_tokenizer, shop_tokenizer
+from mem1.training.supervised import demonstrate
+from mem1.training.train import make_rollout, train
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
 CONFIG = Recipe(

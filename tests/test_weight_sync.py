@@ -35,6 +35,7 @@ from mem1.engines.weights import checksum, num_bytes, put, untied
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.networks import KNOWN, transformers_config
+from mem1.policy.policy import load_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Distributed, Lora, ModelConfig
@@ -42,13 +43,12 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.training.loop.run_folder import read_metrics
-from mem1.training.loop.train import make_rollout, train
+from mem1.run_folder import read_metrics
+from mem1.training.ranks.adapters import merged
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import joined
-from mem1.training.weights.adapters import merged
-from mem1.training.weights.policy import load_policy
-from mem1.training.weights.weight_sync import WeightSync, published_shapes, remove_others, write_weights
+from mem1.training.sampling.weight_sync import WeightSync, published_shapes, remove_others, write_weights
+from mem1.training.train import make_rollout, train
 from mem1.trajectory_files import read_trajectories
 
 CONTEXTS = [CODEC.encode(text) for text in ("Q1 a city", "Q1 a book", "Q1 a mayor of a city")] * 2

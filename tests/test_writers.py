@@ -14,8 +14,8 @@ from datastores import wandb_history
 import mem1
 from mem1.errors import UserError
 from mem1.recipe.recipe import Recipe
-from mem1.training.loop.run_folder import MetricsLog
-from mem1.training.loop.writers import Writers, WrittenRun, check_writers
+from mem1.training.monitoring.metrics_log import MetricsLog
+from mem1.training.monitoring.writers import Writers, WrittenRun, check_writers
 
 CONFIG = {"seed": 3, "rl": {"learning_rate": 0.1, "curriculum": [{"steps": 2}]}}
 NUMBERS = {"reward": 0.5, "endings": {"answered": 3.0}, "none": None}

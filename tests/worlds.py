@@ -11,10 +11,10 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Environment
 from mem1.envs.search import SearchEnvironment
 from mem1.memory import memory_policy
+from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, Tags
 from mem1.records import Passage, Question, Task, Trajectory
 from mem1.rollout import Budget, Rollout
-from mem1.training.weights.tokenizers import atlas_tokenizer
 
 CODEC = Codec(atlas_tokenizer(PAPER))
 SMALL = AtlasTasks(entities=60, worlds=2, questions_per_world=120)

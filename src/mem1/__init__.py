@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from mem1.version import __version__
 
 if TYPE_CHECKING:
     from mem1.agent import Agent, McpServer
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mem1.evaluation.metrics import Row
     from mem1.memory import Kept, MemoryPolicy, Selection, memory_policy
     from mem1.packing import pack
+    from mem1.policy.policy import Policy, load_policy
     from mem1.protocol import PAPER, RELEASED, Tags, parse
     from mem1.recipe.recipe import Recipe
     from mem1.records import Ended, Group, Passage, Question, Task, Trajectory, Turn
@@ -48,10 +49,9 @@ if TYPE_CHECKING:
     from mem1.tasks.compose import compose
     from mem1.tasks.template import TaskTemplate
     from mem1.training.logprobs import completion_logprobs
-    from mem1.training.loop.rl import RlStage
-    from mem1.training.loop.writers import WrittenRun
+    from mem1.training.monitoring.writers import WrittenRun
+    from mem1.training.rl import RlStage
     from mem1.training.verify import verify
-    from mem1.training.weights.policy import Policy, load_policy
 
 _HOMES = {
     "mem1.agent": "Agent McpServer",
@@ -82,10 +82,10 @@ _HOMES = {
     "mem1.tasks.template": "TaskTemplate",
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.recipe.recipe": "Recipe",
-    "mem1.training.loop.rl": "RlStage",
-    "mem1.training.loop.writers": "WrittenRun",
+    "mem1.training.rl": "RlStage",
+    "mem1.training.monitoring.writers": "WrittenRun",
     "mem1.training.verify": "verify",
-    "mem1.training.weights.policy": "Policy load_policy",
+    "mem1.policy.policy": "Policy load_policy",
 }
 """Module -> the names that it gives."""
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}

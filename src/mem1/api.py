@@ -31,8 +31,8 @@ from mem1.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from mem1.engines.openai import OpenAIEngine
-    from mem1.training.loop.train import Finished
-    from mem1.training.weights.policy import Policy
+    from mem1.policy.policy import Policy
+    from mem1.training.train import Finished
 
 
 def recipe_folder() -> Path:
@@ -65,9 +65,9 @@ def load_recipe(name: str | Path, *overrides: str) -> Recipe:
 def train(recipe: Recipe, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
     """Train in this process; the run's folder is `out`, its trained policy `out/policy`.
 
-    `hooks` are the other parameters of `mem1.training.loop.train.train`, such as on_step. Raises UserError as it does.
+    `hooks` are the other parameters of `mem1.training.train.train`, such as on_step. Raises UserError as it does.
     """
-    from mem1.training.loop.train import train as run
+    from mem1.training.train import train as run
 
     return run(recipe, Path(out), command=sys.argv, resume=resume, **hooks)
 

@@ -66,6 +66,13 @@ class PriceClass:
     """Date of the page, or day on which it was read."""
 
 
+def cost_of(prompt: float, cached: float, output: float, prices: Prices, cache: PrefixCache) -> float:
+    """What a call of these sizes costs, where `cached` of its prompt is read from the cache and the rest written."""
+    written = max(0.0, cache.kept(int(prompt)) - cached)
+    fresh = prompt - cached - written
+    return cached * prices.cached + written * prices.write + fresh * prices.fresh + output * prices.output
+
+
 _CLASSES = (
     PriceClass(
         name="hosted-90",

@@ -209,13 +209,13 @@ class _Register:
     writer: Registry = Registry(
         "writer",
         {
-            "tensorboard": "mem1.training.loop.writers:TensorBoard",
-            "wandb": "mem1.training.loop.services:Wandb",
-            "trackio": "mem1.training.loop.services:Trackio",
-            "mlflow": "mem1.training.loop.services:MLflow",
+            "tensorboard": "mem1.training.monitoring.writers:TensorBoard",
+            "wandb": "mem1.training.monitoring.services:Wandb",
+            "trackio": "mem1.training.monitoring.services:Trackio",
+            "mlflow": "mem1.training.monitoring.services:MLflow",
         },
     )
-    """Classes or functions that make a writer (`mem1.training.loop.writers.Writer`) of a `mem1.WrittenRun`."""
+    """Classes or functions that make a writer (`mem1.training.monitoring.writers.Writer`) of a `mem1.WrittenRun`."""
     document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 

@@ -19,11 +19,10 @@ from uuid import uuid4
 
 from mem1.engines.servers import EngineFailed, ModelServer, Servers, base_address
 from mem1.errors import UserError
-from mem1.messages.cost import cost_of
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
 from mem1.net.spending import LimitReached, Spending, Usage
-from mem1.prices import PriceClass
+from mem1.prices import PriceClass, cost_of
 
 _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from mem1.messages.cost import cost_of
-from mem1.prices import PriceClass
+from mem1.prices import PriceClass, cost_of
 
 
 class Ending(str, Enum):

@@ -104,9 +104,9 @@ def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None 
     """A policy folder, a shipped policy, or `RANDOM`. Loads torch. Raises UserError where it cannot be loaded."""
     from mem1.engines.device import Machine, choose
     from mem1.engines.workers import local_engine
+    from mem1.policy.policy import Policy, load_policy
+    from mem1.policy.tiny_model import new_model
     from mem1.recipe.model import TinyModel
-    from mem1.training.weights.policy import Policy, load_policy
-    from mem1.training.weights.tiny_model import new_model
 
     at = choose(device, Machine.here())
     if path == RANDOM:

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mem1
 from mem1.bench.journal import Journal
 from mem1.bench.players import Player
 from mem1.bench.results import RESULT, TASKS, Attempt, Result, Spent, save_result
@@ -35,6 +34,7 @@ from mem1.net.spending import LimitReached
 from mem1.net.threads import run_jobs
 from mem1.prices import PriceClass
 from mem1.records import Ended
+from mem1.version import __version__
 
 RUN, JOURNAL, ATTEMPTS = "run.json", "journal.jsonl", "attempts.jsonl"
 """Files of a folder, beside the result."""
@@ -144,7 +144,7 @@ def _opened(
         "suite": suite.name,
         "seed": seed,
         "tasks": TASKS,
-        "version": mem1.__version__,
+        "version": __version__,
         "model": player.name,
         "about": dict(player.about),
         "prices": None if prices is None else asdict(prices),
@@ -220,7 +220,7 @@ def _result(known: Mapping[str, Any], suite: Suite, records: _Records, seed: int
         about=known["about"],
         suite=suite.name,
         seed=seed,
-        version=mem1.__version__,
+        version=__version__,
         tasks=TASKS,
         attempts=tuple(attempt for attempts in complete for attempt in attempts),
         prices=None if prices is None else prices.name,

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mem1.envs.base import TaskSource
     from mem1.evaluation.agents import Agent
     from mem1.evaluation.metrics import Row
+    from mem1.policy.policy import Policy
     from mem1.protocol import Tags
     from mem1.recipe.recipe import Recipe
     from mem1.records import Trajectory
-    from mem1.training.weights.policy import Policy
 
 
 @with_recipe()
@@ -125,8 +125,8 @@ def evaluate_agent(
 
 def evaluate_policy(recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path) -> list[Row]:
     """Rows of a policy before or after its training."""
-    from mem1.evaluation.agents import trained_agent
     from mem1.protocol import vocabulary
+    from mem1.training.sampling.served import trained_agent
 
     tags = vocabulary(recipe.vocabulary)
     with trained_agent(recipe, policy, tags, device, name=name) as agent:

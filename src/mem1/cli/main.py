@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import pydantic
 import typer
 
-import mem1
 from mem1.cli import bench, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.options import Command, after_stop
@@ -31,6 +30,7 @@ from mem1.cli.progress import say
 from mem1.configuration.mistakes import explain_unknown
 from mem1.engines.out_of_memory import full, is_full
 from mem1.errors import UserError
+from mem1.version import __version__
 
 EXIT_MISTAKE = 2
 EXIT_INTERRUPTED = 130
@@ -162,7 +162,7 @@ app.add_typer(webshop.app)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"mem1 {mem1.__version__}")
+        print(f"mem1 {__version__}")
         raise typer.Exit
 
 

@@ -20,7 +20,7 @@ from mem1.net.spending import SpendingLimit, Usage
 
 if TYPE_CHECKING:
     from mem1.evaluation.runner import Progress as Evaluated
-    from mem1.training.loop.train import Progress as Step
+    from mem1.training.train import Progress as Step
 
 _LABELS = {
     "reward": "reward",

@@ -99,7 +99,7 @@ def command(
     agent = open_agent(recipe, tags, machine(invocation))
     check_words(agent.codec, [task], tags, whose=agent.name, results=recipe.tasks.results)
     console = stderr() if as_json else Console(highlight=False)
-    rollout = replace(agent.rollout(recipe, source), on_turn=LiveView(tags, console))
+    rollout = agent.rollout(recipe, source, on_turn=LiveView(tags, console))
     for note in (f"policy: {recipe.model.name}", *agent.notes) if recipe.engine.kind == "local" else agent.notes:
         console.print(note, style="dim", markup=False)
     _introduce(task, console)

@@ -64,7 +64,7 @@ def policy(
     from mem1.engines.config import STAND_IN
     from mem1.engines.servers import api_key
     from mem1.net.web_server import check_packages
-    from mem1.training.weights.policy import load_policy, own_chat
+    from mem1.policy.policy import load_policy, own_chat
 
     check_packages()
     from mem1.engines.policy_sampler import Sampler, ScriptedSampler

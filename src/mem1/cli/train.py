@@ -73,8 +73,8 @@ def command(
     work_begins(lambda: _resume(["mem1", "train", recipe, *(overrides or []), "--out", str(folder), *options], folder))
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
-    from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement, joined_for
+    from mem1.training.train import train
 
     if dry:
         _dry_run(config, folder, as_json=as_json)
@@ -191,7 +191,7 @@ def export(
     if not checkpoint.is_dir():
         raise UserError(f"no folder {checkpoint}; give one such as runs/quickstart/train/checkpoints/checkpoint-000040")
     from mem1.cli.progress import stderr
-    from mem1.training.weights.policy import export_checkpoint
+    from mem1.training.runs.checkpoint import export_checkpoint
 
     export_checkpoint(checkpoint, out)
     stderr().print(f"The policy is in {out}")
@@ -267,8 +267,8 @@ def quickstart(
 def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.eval import evaluate_policy
     from mem1.cli.progress import TrainingBar, bars
-    from mem1.training.loop.train import train
-    from mem1.training.weights.policy import load_policy
+    from mem1.policy.policy import load_policy
+    from mem1.training.train import train
 
     assert config.model.path is not None, f"{QUICKSTART} names its policy"
     shipped = load_policy(config.model.path, device=ranks.device)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mem1.engines.base import Sampling
     from mem1.engines.device import Computed
     from mem1.envs.base import TaskSource
+    from mem1.policy.policy import Policy
     from mem1.recipe.recipe import Recipe
     from mem1.records import Group, Task, Trajectory
     from mem1.training.checks import Check
-    from mem1.training.weights.policy import Policy
 
 _COLOURS = {"passed": "green", "failed": "bold red", "not tested": "yellow"}
 _STEERED_TURNS = 4
@@ -58,8 +58,8 @@ def command(
     from mem1.engines.codec import check_words
     from mem1.engines.out_of_memory import ANSWERING, VERIFYING, memory_named
     from mem1.packing.attention import choose_attention
+    from mem1.policy.policy import make_policy
     from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
-    from mem1.training.weights.policy import make_policy
 
     source = recipe.tasks.source("evaluation", tags)
     device = chosen_device(invocation, recipe.model.device, training=True)
@@ -113,7 +113,7 @@ def _sample(
     """Attempts, and whether they had to be steered because no attempt reached a second turn by itself."""
     from mem1.engines.local import LocalEngine
     from mem1.protocol import vocabulary
-    from mem1.training.loop.train import make_rollout
+    from mem1.training.train import make_rollout
     from mem1.training.verify import Forced
 
     tags = vocabulary(recipe.vocabulary)

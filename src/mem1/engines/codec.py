@@ -25,9 +25,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from mem1.errors import UserError
+from mem1.model_folder import how_to_fetch
 from mem1.protocol import Tags
 from mem1.records import Span, Task
-from mem1.retrieval.model_folder import how_to_fetch
 from mem1.sanitize import CONTROL_TOKENS, break_tokens, breakable
 
 LONGEST_STOP, _LONGEST_STOP_TEXT = 24, 40

@@ -37,7 +37,6 @@ from safetensors.torch import load
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import mem1
 from mem1.engines.base import Completion
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.chat_replies import MODEL, events, failure
@@ -61,6 +60,7 @@ from mem1.net.requests import (
 )
 from mem1.net.threads import Batcher
 from mem1.net.web_server import Hosts, address, bind, make_server
+from mem1.version import __version__
 
 BodyT = TypeVar("BodyT", CompletionBody, ChatBody)
 _JOINED_ROWS = 256
@@ -97,7 +97,7 @@ def make_app(
     weights_folder  folder that new weights are read from; None: the server takes none
     token           bearer token that every request but /health must carry; None: none
     """
-    app = FastAPI(title="mem1 policy", version=mem1.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="mem1 policy", version=__version__, docs_url=None, redoc_url=None)
     if token is not None:
         app.add_middleware(_TokenCheck, token=token)
     handle_refusals(app)

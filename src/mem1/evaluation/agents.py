@@ -7,8 +7,7 @@ rows, trajectories = agent.evaluate(recipe, source, folder=Path("runs/a"))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,7 +21,6 @@ from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
 from mem1.recipe.recipe import Recipe
-from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.rollout import GENERAL_COMPLETION, RolloutPort
 
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
     from mem1.evaluation.metrics import Row
     from mem1.evaluation.tokens import ModelShape
     from mem1.net.spending import SpendingLimit
+    from mem1.policy.policy import Policy
     from mem1.protocol import Tags
-    from mem1.records import Trajectory
-    from mem1.training.weights.policy import Policy
+    from mem1.records import Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +63,15 @@ class Agent:
     def codec(self) -> Codec:
         return self.dialogue.codec
 
-    def rollout(self, recipe: Recipe, source: TaskSource) -> RolloutPort:
-        """Runs it on the tasks of `source`, as the recipe says."""
+    def rollout(
+        self, recipe: Recipe, source: TaskSource, *, on_turn: Callable[[Task, Turn], None] | None = None
+    ) -> RolloutPort:
+        """Runs it on the tasks of `source`, as the recipe says; `on_turn` as of `RolloutParts`."""
         budget = recipe.budget
         if self.general and budget.completion_per_objective is budget.completion_extra is None:
             limits = {"completion_per_objective": 0, "completion_extra": GENERAL_COMPLETION}
             recipe = recipe.model_copy(update={"budget": budget.model_copy(update=limits)})
-        return recipe_rollout(recipe, engine=self.engine, dialogue=self.dialogue, source=source)
+        return recipe_rollout(recipe, engine=self.engine, dialogue=self.dialogue, source=source, on_turn=on_turn)
 
     def evaluate(
         self,
@@ -104,7 +104,7 @@ class Agent:
 
 def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Agent:
     """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
-    from mem1.training.weights.policy import SHIPPED
+    from mem1.policy.policy import SHIPPED
 
     path = recipe.model.path
     opened = recipe.engine.elsewhere(path)
@@ -135,7 +135,7 @@ def loaded_agent(
 ) -> Agent:
     """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
     from mem1.engines.device import Machine, choose
-    from mem1.training.weights.policy import load_policy
+    from mem1.policy.policy import load_policy
 
     device = choose(recipe.model.device, machine or Machine.here())
     with memory_named("loading the policy", ANSWERING):
@@ -163,33 +163,9 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
     )
 
 
-@contextmanager
-def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
-    """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
-    from mem1.engines.device import release_unused
-    from mem1.evaluation.tokens import model_shape
-    from mem1.training.loop.train import weight_sync
-
-    with weight_sync(recipe, policy) as sync:
-        if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
-            yield policy_agent(recipe, policy, tags, device, name=name)
-            return
-        if recipe.rollout.sleep:
-            release_unused()  # what training has held
-        sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
-        yield Agent(
-            engine=sync.engine,
-            dialogue=policy.dialogue(recipe.chat, tags),
-            name=name,
-            identity=policy.fingerprint,
-            at_a_time=recipe.rollout.concurrency,
-            shape=model_shape(policy.model),
-        )
-
-
 def tokenizer_folder(given: str | None, model: str) -> Path:
     """The folder that is given, or that of the model if it is here; there is no other default."""
-    from mem1.training.weights.policy import policy_folder
+    from mem1.policy.policy import policy_folder
 
     if given == STAND_IN:
         return Path(str(resources.files("mem1"))) / "assets" / STAND_IN

@@ -29,7 +29,7 @@ from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
 from mem1.records import Task, Trajectory, task_to_json
-from mem1.training.loop.run_folder import RESOLVED, differences, made_by
+from mem1.run_folder import RESOLVED, differences, made_by
 from mem1.trajectory_files import read_trajectories
 
 _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")

@@ -35,8 +35,7 @@ from operator import ne
 from typing import TYPE_CHECKING
 
 from mem1.memory import memory_spans
-from mem1.messages.cost import cost_of
-from mem1.prices import PriceClass
+from mem1.prices import PriceClass, cost_of
 from mem1.protocol import SUMMARY
 from mem1.records import Trajectory, Turn
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import mem1
 from mem1.agent.tools import ToolFailed
 from mem1.bench.results import CANARY, TASKS, Attempt, Result, Spent
 from mem1.bench.scores import cell_weights
@@ -25,6 +24,7 @@ from mem1.messages import Bounds
 from mem1.protocol import ACT
 from mem1.records import Ended
 from mem1.records import Task as OurTask
+from mem1.version import __version__
 
 try:
     from anyio import to_thread
@@ -71,7 +71,7 @@ def bench(
         solver=worker(memory, threshold),
         scorer=right(suite, seed, families),
         version=TASKS,
-        metadata={"suite": suite, "seed": seed, "memory": memory, "mem1": mem1.__version__, "canary": CANARY},
+        metadata={"suite": suite, "seed": seed, "memory": memory, "mem1": __version__, "canary": CANARY},
     )
 
 

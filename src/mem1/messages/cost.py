@@ -24,7 +24,7 @@ from itertools import accumulate
 
 from mem1.messages.bounds import Bounds, result_tokens, tokens_of
 from mem1.messages.transcript import Exchange, Form, Transcript, User
-from mem1.prices import PrefixCache, Prices
+from mem1.prices import PrefixCache, Prices, cost_of
 
 REQUEST_TOKENS = 130
 """Tokens of the request for a state."""
@@ -78,13 +78,6 @@ def break_even(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int) -> int 
     folding = list(accumulate(_costs(sizes, prices, cache, k)))
     dearer = [turn for turn, (a, f) in enumerate(zip(appended, folding, strict=True), start=1) if f >= a]
     return None if dearer[-1:] == [HORIZON] else (dearer[-1] if dearer else 0) + 1
-
-
-def cost_of(prompt: float, cached: float, output: float, prices: Prices, cache: PrefixCache) -> float:
-    """What a call of these sizes costs, where `cached` of its prompt is read from the cache and the rest written."""
-    written = max(0.0, cache.kept(int(prompt)) - cached)
-    fresh = prompt - cached - written
-    return cached * prices.cached + written * prices.write + fresh * prices.fresh + output * prices.output
 
 
 def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> Iterator[float]:

@@ -23,14 +23,14 @@ from mem1.packing.attention import check_packable
 from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
+from mem1.policy.policy import SHIPPED, policy_folder
+from mem1.policy.tokenizers import words_of
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.supervised import Sft
-from mem1.training.loop.recorded import read_recorded, recorded_files
-from mem1.training.loop.writers import check_writers
-from mem1.training.weights.policy import SHIPPED, policy_folder
-from mem1.training.weights.tokenizers import words_of
+from mem1.training.monitoring.writers import check_writers
+from mem1.training.recorded import read_recorded, recorded_files
 
 SERVER_S = 3.0
 """Seconds within which a server must answer."""
@@ -97,7 +97,7 @@ def _model(config: Recipe) -> str:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from mem1.training.weights.policy import load_config
+        from mem1.policy.policy import load_config
 
         found = load_config(folder)
         with torch.device("meta"):

@@ -21,20 +21,20 @@ from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.networks import made_model, recipe_network, small
+from mem1.policy.policy import SHIPPED, Policy, policy_folder
+from mem1.policy.tokenizers import words_of
 from mem1.protocol import ACT, Tags, vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Group
 from mem1.rollout import Budget
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.supervised import demonstrate
-from mem1.training.loop.train import Stage, make_rollout, make_stages
 from mem1.training.ranks.placement import Placement
-from mem1.training.weights.checkpoint import load_checkpoint, write_snapshot
-from mem1.training.weights.policy import SHIPPED, Policy, policy_folder
-from mem1.training.weights.snapshot import Snapshot
-from mem1.training.weights.tokenizers import words_of
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import load_checkpoint, write_snapshot
+from mem1.training.runs.snapshot import Snapshot
+from mem1.training.supervised import demonstrate
+from mem1.training.train import Stage, make_rollout, make_stages
 
 TOKENS = 1024
 """Most tokens of a step and of a pack."""

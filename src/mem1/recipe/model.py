@@ -75,7 +75,7 @@ class TinyModel(Config):
     look_back_strength: float = Field(default=3.0, gt=0)
     """Scale of the look-back biases; attention scores grow with its square."""
     induction: bool = False
-    """Start with heads that copy what followed the same tokens before (`mem1.training.weights.tiny_model`). Needs at
+    """Start with heads that copy what followed the same tokens before (`mem1.policy.tiny_model`). Needs at
     least three layers and four heads, and look_back = [1, 2, 5, 6]; works best with a look_back_strength of about 6 and
     a rope_theta of about 1e6."""
     tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"

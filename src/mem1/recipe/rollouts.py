@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mem1.dialogue import Dialogue, NativeDialogue
@@ -12,17 +13,25 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.recipe.recipe import Recipe
+from mem1.records import Task, Turn
 from mem1.rollout import Rollout, RolloutPort
 
 
-def recipe_rollout(config: Recipe, *, engine: Engine, dialogue: Dialogue, source: TaskSource) -> RolloutPort:
-    """The rollout of a recipe, whatever samples (this process, servers).
+def recipe_rollout(
+    config: Recipe,
+    *,
+    engine: Engine,
+    dialogue: Dialogue,
+    source: TaskSource,
+    on_turn: Callable[[Task, Turn], None] | None = None,
+) -> RolloutPort:
+    """The rollout of a recipe, whatever samples (this process, servers); `on_turn` as of `RolloutParts`.
 
     Raises UserError where there is no such agent, and where its calls cannot be recorded exactly.
     """
     environment = config.tasks.around(source.environment)
     offering = dialogue.offering(getattr(environment, "tools", ()))
-    common = {"engine": engine, "environment": environment, "budget": config.budget}
+    common = {"engine": engine, "environment": environment, "budget": config.budget, "on_turn": on_turn}
     if config.agent is None:
         context, reward = memory_policy(config.context), config.tasks.reward_function
         return Rollout(dialogue=offering, context=context, reward=reward, **common)

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mem1.errors import UserError
+from mem1.model_folder import fingerprint, load_model
 from mem1.records import Passage
 from mem1.retrieval import searched_text, sound_text
 from mem1.retrieval.combine import Scorer
-from mem1.retrieval.model_folder import fingerprint, load_model
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

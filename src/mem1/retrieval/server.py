@@ -32,7 +32,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-import mem1
 from mem1.errors import UserError
 from mem1.net.requests import (
     Refused,
@@ -50,6 +49,7 @@ from mem1.net.threads import Batcher
 from mem1.net.web_server import FINISH_S, Hosts, address, bind, handling, make_server
 from mem1.retrieval import Result, RetrievalFailed, Retriever
 from mem1.retrieval.client import PATH, SearchRequest, encode_found, joined_answer
+from mem1.version import __version__
 
 _SPAWN = get_context("spawn")
 
@@ -198,7 +198,7 @@ class Limits:
 
 def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits()) -> FastAPI:
     """The server as an ASGI application; `top_k` is the number of passages for requests that do not set one."""
-    app = FastAPI(title="mem1 retriever", version=mem1.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="mem1 retriever", version=__version__, docs_url=None, redoc_url=None)
     handle_refusals(app)
     metrics = RequestMetrics("mem1_retriever", "queries")
     # one thread: searching an index in memory is computation, and a second thread would only take turns with it

@@ -22,7 +22,7 @@ from mem1.evaluation.metrics import Row, peak_tokens, summarize
 from mem1.evaluation.report.token_attribution import Decode
 from mem1.evaluation.store import read_row
 from mem1.records import Trajectory
-from mem1.training.loop.kept_attempts import kept_steps
+from mem1.run_folder import kept_steps
 from mem1.trajectory_files import read_trajectories
 
 

@@ -26,11 +26,9 @@ from mem1.errors import UserError
 from mem1.evaluation.report.page import write_page
 from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.evaluation.store import read_made_by
+from mem1.policy.policy import SHIPPED, SHIPPED_FOLDERS, policy_folder
 from mem1.records import Trajectory
-from mem1.training.loop.kept_attempts import FOLDER
-from mem1.training.loop.run_folder import METRICS, RESOLVED, read_metrics
-from mem1.training.loop.watch import given_warnings
-from mem1.training.weights.policy import SHIPPED, SHIPPED_FOLDERS, policy_folder
+from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, read_metrics
 
 PAGE = "report.html"
 
@@ -127,7 +125,7 @@ def run_codec(
         tried.append(str(folder))
     raise UserError(
         f"{run}: its recorded tokens are not those of {' or '.join(tried)}; give the folder of its tokenizer: "
-        "--tokenizer FOLDER"
+        "--tokenizer TRAJECTORIES"
     )
 
 
@@ -138,8 +136,8 @@ def _folders(training: Path | None) -> Iterator[Path]:
     if (training / "policy" / "tokenizer.json").is_file():
         yield training / "policy"
         return
-    if (training / FOLDER / "tokenizer.json").is_file():
-        yield training / FOLDER
+    if (training / TRAJECTORIES / "tokenizer.json").is_file():
+        yield training / TRAJECTORIES
         return
     model = read_toml(training / "config.toml").get("model", {})
     if "new" in model:

@@ -26,7 +26,6 @@ from urllib.robotparser import RobotFileParser
 
 from pydantic import Field
 
-import mem1
 from mem1.configuration import Config
 from mem1.errors import UserError
 from mem1.net.failover import HostLimit
@@ -36,6 +35,7 @@ from mem1.retrieval.extraction import LibraryMissing, Unreadable, extract
 from mem1.retrieval.web import transport
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_public, parse_address
+from mem1.version import __version__
 
 AGENT = "mem1"
 """Our user agent, by which robots.txt can address us."""
@@ -112,7 +112,7 @@ class Fetcher:
 
     def _ask(self, address: Address, seconds: float) -> transport.HttpReply:
         headers = {
-            "User-Agent": f"{AGENT}/{mem1.__version__}",
+            "User-Agent": f"{AGENT}/{__version__}",
             "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9",
             "Accept-Encoding": transport.ACCEPTED,
         }

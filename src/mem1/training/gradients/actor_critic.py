@@ -27,9 +27,9 @@ from mem1.records import Trajectory
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.samples import OldPolicyStats, TrainingSample
 from mem1.training.logprobs import Scores, score, trunk_states
+from mem1.training.ranks.adapters import adapters_off
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
-from mem1.training.weights.adapters import adapters_off
 
 
 class Critic(nn.Module):

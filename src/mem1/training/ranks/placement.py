@@ -27,8 +27,8 @@ from mem1.packing.attention import Backend, choose_attention
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
+from mem1.training.ranks.adapters import gather_along, merge_adapters, merged, with_adapters
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, shard
-from mem1.training.weights.adapters import gather_along, merge_adapters, merged, with_adapters
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from mem1.errors import UserError
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
 from mem1.packing.attention import check_packable
+from mem1.policy.policy import Policy, make_policy
 from mem1.protocol import Tags, vocabulary
 from mem1.recipe.model import Distributed
 from mem1.recipe.recipe import Recipe
@@ -37,21 +38,22 @@ from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
-from mem1.training.loop.kept_attempts import KeptAttempts
-from mem1.training.loop.recorded import Recorded, read_recorded
-from mem1.training.loop.rl import RlStage
-from mem1.training.loop.run_folder import METRICS, Metrics, MetricsLog, RunFolder
-from mem1.training.loop.supervised import RecallStage, SftStage, demonstrate
-from mem1.training.loop.validation import BEST, BestPolicy, Validation
-from mem1.training.loop.watch import Watch
-from mem1.training.loop.writers import Writers, check_writers
+from mem1.run_folder import METRICS, RunFolder
+from mem1.training.monitoring.metrics_log import Metrics, MetricsLog
+from mem1.training.monitoring.validation import BEST, BestPolicy, Validation
+from mem1.training.monitoring.watch import Watch
+from mem1.training.monitoring.writers import Writers, check_writers
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement, joined_for
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.weights.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
-from mem1.training.weights.policy import Policy, make_policy
-from mem1.training.weights.snapshot import Snapshot
-from mem1.training.weights.weight_sync import WeightSync
+from mem1.training.ranks.processes import Ranks
+from mem1.training.recorded import Recorded, read_recorded
+from mem1.training.rl import RlStage
+from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
+from mem1.training.runs.kept_attempts import KeptAttempts
+from mem1.training.runs.snapshot import Snapshot
+from mem1.training.sampling.served import weight_sync
+from mem1.training.sampling.weight_sync import WeightSync
+from mem1.training.supervised import RecallStage, SftStage, demonstrate
 
 log = logging.getLogger(__name__)
 NOT_FINGERPRINTED = (
@@ -127,17 +129,6 @@ def make_rollout(
     dialogue = policy.dialogue(config.chat, tags)
     sampler = engine or local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=config.workers)
     return recipe_rollout(config, engine=sampler, dialogue=dialogue, source=source)
-
-
-@contextmanager
-def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> Iterator[WeightSync | None]:
-    """The servers that sample for the recipe, looked after by rank 0 inside the block; None: nothing to look after."""
-    if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
-        yield None
-        return
-    stops = policy.dialogue(config.chat, vocabulary(config.vocabulary)).stop_strings
-    with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
-        yield sync
 
 
 def make_stages(

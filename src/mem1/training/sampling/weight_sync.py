@@ -40,7 +40,7 @@ from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
 from mem1.recipe.rl import ServerRollouts
-from mem1.training.weights.adapters import merged, plain_weights
+from mem1.training.ranks.adapters import merged, plain_weights
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32

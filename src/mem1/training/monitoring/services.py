@@ -1,4 +1,4 @@
-"""Weights & Biases, trackio and MLflow as writers (`mem1.training.loop.writers`): each through its own library.
+"""Weights & Biases, trackio and MLflow as writers (`mem1.training.monitoring.writers`): each through its own library.
 
 None of them forgets a step that it was given, so the steps that come again after a kill are left out, and a service
 keeps the numbers that it got first; those that the kill lost on their way are written again. Where a service lives
@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from mem1.configuration import flatten
-from mem1.training.loop.writers import WrittenRun
+from mem1.training.monitoring.writers import WrittenRun
 
 PROJECT = "mem1"
 """Project or experiment where the library's environment variable names none."""

@@ -29,6 +29,7 @@ from mem1.errors import UserError
 from mem1.interrupts import stopped_while
 from mem1.memory import memory_policy
 from mem1.packing import Pack, split_into_packs
+from mem1.policy.policy import Policy
 from mem1.protocol import Tags
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import TURNS_PER_PIECE, Recall, Sft
@@ -37,11 +38,10 @@ from mem1.rollout import RolloutPort
 from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs
-from mem1.training.loop.run_folder import Metrics
+from mem1.training.monitoring.metrics_log import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
-from mem1.training.weights.policy import Policy
 
 FIRST_TOKEN = 2
 """Padding and the unknown token, which come first, are never drawn."""

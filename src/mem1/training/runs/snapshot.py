@@ -39,8 +39,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
+from mem1.training.ranks.adapters import quantized_weights
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks, class_name, whole
-from mem1.training.weights.adapters import quantized_weights
 
 Shape = tuple[torch.dtype, tuple[int, ...]]
 

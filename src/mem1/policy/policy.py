@@ -29,16 +29,13 @@ from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
-from mem1.lock import alone_in
+from mem1.model_folder import cached_snapshot, how_to_fetch
+from mem1.policy.tiny_model import new_model
+from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
 from mem1.protocol import PAPER, VOCABULARIES, Tags, vocabulary
 from mem1.recipe.model import TinyModel
 from mem1.recipe.recipe import Recipe
-from mem1.retrieval.model_folder import cached_snapshot, how_to_fetch
-from mem1.training.loop.run_folder import RESOLVED
-from mem1.training.ranks.placement import Placement
-from mem1.training.weights.checkpoint import load_weights
-from mem1.training.weights.tiny_model import new_model
-from mem1.training.weights.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
+from mem1.run_folder import RESOLVED
 
 if TYPE_CHECKING:
     from mem1.engines.chat_messages import ChatMessages
@@ -270,26 +267,3 @@ def load_model(
         raise UserError(f"{folder}: {len(missing)} weights are missing, such as {missing[0]}; copy the model again")
     check_finite(model.state_dict(), str(folder))
     return model.eval()
-
-
-def export_checkpoint(checkpoint: Path, out: Path) -> None:
-    """Write a checkpoint of a run, by any number of ranks, to `out` as a transformers folder; adapters are merged.
-
-    Raises UserError where there is no run around it, the checkpoint is damaged, or `out` is not empty.
-    """
-    recipe = checkpoint.absolute().parent.parent / "config.toml"
-    if not recipe.is_file():
-        raise UserError(
-            f"{checkpoint} is in no run's folder: {recipe} is missing; give a folder such as "
-            "runs/quickstart/checkpoints/checkpoint-000040"
-        )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; give another folder")
-    config = load_toml(recipe, Recipe)
-    policy = make_policy(config, vocabulary(config.vocabulary))
-    placement = Placement(lora=config.lora, applied=config.lora is not None)
-    trained = placement.trained(policy.model)
-    load_weights(checkpoint, trained)
-    placement.hand_back(trained, policy.model)
-    with alone_in(out):
-        policy.save_sealed(out)

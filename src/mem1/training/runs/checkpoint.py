@@ -32,6 +32,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
+from mem1.configuration import load_toml
 from mem1.durable import (
     MANIFEST,
     explain_full_disk,
@@ -44,8 +45,13 @@ from mem1.durable import (
 )
 from mem1.engines.weights import check_shapes
 from mem1.errors import UserError, read_as_written
+from mem1.lock import alone_in
+from mem1.policy.policy import make_policy
+from mem1.protocol import vocabulary
+from mem1.recipe.recipe import Recipe
+from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
-from mem1.training.weights.snapshot import (
+from mem1.training.runs.snapshot import (
     MODEL,
     MODULES,
     OPTIMIZERS,
@@ -288,3 +294,26 @@ def _load_weights(path: Path, stem: Path, module: nn.Module) -> None:
     check_shapes(needed, found, f"{path} does not fit this run's {stem.name}")
     with torch.no_grad(), _understood(path):
         read(stem, tensors)
+
+
+def export_checkpoint(checkpoint: Path, out: Path) -> None:
+    """Write a checkpoint of a run, by any number of ranks, to `out` as a transformers folder; adapters are merged.
+
+    Raises UserError where there is no run around it, the checkpoint is damaged, or `out` is not empty.
+    """
+    recipe = checkpoint.absolute().parent.parent / "config.toml"
+    if not recipe.is_file():
+        raise UserError(
+            f"{checkpoint} is in no run's folder: {recipe} is missing; give a folder such as "
+            "runs/quickstart/checkpoints/checkpoint-000040"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; give another folder")
+    config = load_toml(recipe, Recipe)
+    policy = make_policy(config, vocabulary(config.vocabulary))
+    placement = Placement(lora=config.lora, applied=config.lora is not None)
+    trained = placement.trained(policy.model)
+    load_weights(checkpoint, trained)
+    placement.hand_back(trained, policy.model)
+    with alone_in(out):
+        policy.save_sealed(out)

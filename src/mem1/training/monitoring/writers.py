@@ -6,7 +6,7 @@
     writers.close(failed=False)
 
 A writer that fails is left out from then on: the run goes on, and metrics.jsonl has everything. The services that come
-with mem1 are in `training/loop/services.py`.
+with mem1 are in `training/monitoring/services.py`.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ from mem1.net.threads import Pool
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import RolloutPort, attempt_numbers
-from mem1.training.loop.validation import Validation
+from mem1.training.monitoring.validation import Validation
+from mem1.training.ranks.adapters import gather_along
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.weights.adapters import gather_along
-from mem1.training.weights.weight_sync import WeightSync
+from mem1.training.sampling.weight_sync import WeightSync
 
 DRAW = 1_000_000_007
 """Distance between the seeds of two draws of a step; larger than that between the seeds of all steps of a run."""

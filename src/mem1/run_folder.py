@@ -5,44 +5,34 @@
         resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
-        warnings.jsonl       see `training/loop/watch.py`
+        warnings.jsonl       see `training/monitoring/watch.py`
         tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout; other writers: writers.py
-        trajectories/        see `training/loop/kept_attempts.py`
-        best/                see `training/loop/validation.py`
-        checkpoints/         see `training/weights/checkpoint.py`
+        trajectories/        see `training/runs/kept_attempts.py`
+        best/                see `training/monitoring/validation.py`
+        checkpoints/         see `training/runs/checkpoint.py`
 
-    with MetricsLog(run.path) as log:
-        log.append(1, {"reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}, timings={"rollout": 1.4})
-
-metrics.jsonl holds only numbers that a second run with the same seed repeats, so that two files can be compared;
-seconds go to timings.jsonl.
+Training writes it; reports and evaluations read it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import TracebackType
 from typing import Any
 
-import mem1
 from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
 from mem1.configuration.toml import value_text
 from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
-from mem1.training.loop.writers import Writers
+from mem1.version import __version__
 
 RESOLVED = "resolved.json"
-
-Metrics = Mapping[str, "float | Metrics | None"]
-"""Metrics of a step, by name; None: nothing to measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,72 +174,14 @@ def _versions() -> dict[str, str]:
     """Versions of mem1, Python and, if loaded, of the libraries that affect the numbers."""
     loaded = {n: sys.modules[n] for n in ("torch", "transformers", "numpy") if n in sys.modules}
     libraries = {name: str(module.__version__) for name, module in loaded.items()}
-    return {"mem1": mem1.__version__, "python": platform.python_version(), **libraries}
+    return {"mem1": __version__, "python": platform.python_version(), **libraries}
 
 
+TRAJECTORIES = "trajectories"
+"""Folder of the attempts that were kept, in files such as step-000012.jsonl."""
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 WARNINGS = "warnings.jsonl"
-
-
-class MetricsLog:
-    """Appends to the records of a run's folder and to its writers; a line is on the disk when `append` returns."""
-
-    def __init__(self, path: str | Path, writers: Writers | None = None) -> None:
-        """`path` is the run's folder; `writers` receive the same numbers once `open_writers` was called."""
-        self.path = Path(path)
-        self.writers = writers
-
-    def append(self, step: int, metrics: Metrics, *, timings: Mapping[str, float] | None = None) -> None:
-        """One line of numbers, keys in the order given.
-
-        metrics     deterministic numbers, or counts by name; None: undefined at this step (null in the file)
-        timings     seconds by what they were spent on, and rates
-
-        Raises UserError where a number is not finite (the run has diverged) or the disk is full.
-        """
-        flat = _flat(metrics, timings or {})
-        for tag, value in flat.items():
-            if not math.isfinite(value):
-                raise UserError(
-                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and continue "
-                    "from the last checkpoint, which is intact, in a new run"
-                )
-        with explain_full_disk(f"the metrics of step {step} in {self.path}", "the last checkpoint is intact"):
-            _append_line(self.path / METRICS, {"step": step, **metrics})
-            if timings:
-                _append_line(self.path / TIMINGS, {"step": step, **timings})
-        if self.writers is not None:
-            self.writers.write(step, flat)
-
-    def digest(self, step: int) -> str:
-        """BLAKE2 (hexadecimal) of the rows of metrics up to a step."""
-        path = self.path / METRICS
-        rows = [line for row, line in _rows(path) if row["step"] <= step] if path.exists() else []
-        return hashlib.blake2b(b"\n".join(rows), digest_size=16).hexdigest()
-
-    def truncate_after(self, step: int) -> int:
-        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped."""
-        return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS, WARNINGS))
-
-    def open_writers(self) -> None:
-        """Once, before the first step; on resume after `truncate_after`: they are given the steps that were kept."""
-        if self.writers is not None and not self.writers.opened:
-            metrics, timings = (_by_step(self.path / name) for name in (METRICS, TIMINGS))
-            self.writers.open([(step, _flat(row, timings.get(step, {}))) for step, row in metrics.items()])
-
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        if self.writers is not None:
-            self.writers.close(failed=error is not None)
-
-
-def append_warning(path: Path, row: Mapping[str, Any]) -> None:
-    """Add a line to the warnings of the run in the folder `path`. Raises UserError for a full disk."""
-    with explain_full_disk(f"{path / WARNINGS}", "the last checkpoint is intact"):
-        _append_line(path / WARNINGS, row)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -257,39 +189,10 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
     Raises UserError, with file and line, where another line is not a row.
     """
-    return [row for row, _ in _rows(Path(path))]
+    return [row for row, _ in rows_of(Path(path))]
 
 
-def _by_step(path: Path) -> dict[int, dict[str, Any]]:
-    """The rows of a file by step; empty: there is none."""
-    rows = read_metrics(path) if path.exists() else []
-    return {row.pop("step"): row for row in rows}
-
-
-def _flat(metrics: Metrics, timings: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of a step by tag."""
-    return dict([*_tags("", metrics), *_tags("timings/", timings)])
-
-
-def _tags(prefix: str, values: Metrics) -> Iterator[tuple[str, float]]:
-    """(tag, number) pairs.   {"em": 0.5, "endings": {"answered": 3}}  ->  ("em", 0.5), ("endings/answered", 3)"""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _tags(f"{prefix}{key}/", value)
-        elif value is not None:
-            yield f"{prefix}{key}", value
-
-
-def _append_line(path: Path, row: Mapping[str, Any]) -> None:
-    line = memoryview((json.dumps(row) + "\n").encode())
-    # unbuffered: after an error nothing is left that closing the file would try to write again
-    with path.open("ab", buffering=0) as file:
-        while line:
-            line = line[file.write(line) :]
-        os.fsync(file.fileno())
-
-
-def _rows(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+def rows_of(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Each row with its own bytes."""
     *lines, _cut = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -302,11 +205,19 @@ def _rows(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield row, line
 
 
-def _keep_until(path: Path, step: int) -> int:
-    if not path.exists():
-        return 0
-    rows = list(_rows(path))
-    kept = [line + b"\n" for row, line in rows if row["step"] <= step]
-    with explain_full_disk(f"{path}", "it is as it was"):
-        write_file(path, b"".join(kept))
-    return len(rows) - len(kept)
+def given_warnings(folder: Path) -> list[str]:
+    """What was said of the run in a folder, in words."""
+    return [f"step {row['step']}: {row['text']}" for row in warnings_of(folder)]
+
+
+def warnings_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of warnings.jsonl in the folder of a run; empty: there are none."""
+    path = folder / WARNINGS
+    return read_metrics(path) if path.is_file() else []
+
+
+def kept_steps(run: Path) -> list[tuple[int, Path]]:
+    """(step, file) of all kept steps of a run, oldest first."""
+    files = (run / TRAJECTORIES).glob("step-*.jsonl")
+    named = [(re.fullmatch(r"step-(\d+)\.jsonl", path.name), path) for path in files]
+    return sorted((int(match[1]), path) for match, path in named if match)

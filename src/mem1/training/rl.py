@@ -21,20 +21,20 @@ from mem1.algorithms.losses import kl_estimate
 from mem1.algorithms.ppo import explained_variance
 from mem1.engines.out_of_memory import SAMPLING, TRAINING, memory_named
 from mem1.envs.base import TaskSource
+from mem1.policy.policy import Policy
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, make_samples, minibatches, scorable_groups, versions
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
-from mem1.training.loop.attempt_metrics import mean, rollout_metrics
-from mem1.training.loop.group_sampling import GroupSampler
-from mem1.training.loop.run_folder import Metrics
-from mem1.training.loop.validation import Validation, validation_metrics
+from mem1.training.monitoring.attempt_metrics import mean, rollout_metrics
+from mem1.training.monitoring.metrics_log import Metrics
+from mem1.training.monitoring.validation import Validation, validation_metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.weights.policy import Policy
-from mem1.training.weights.weight_sync import WeightSync
+from mem1.training.sampling.group_sampling import GroupSampler
+from mem1.training.sampling.weight_sync import WeightSync
 
 
 @dataclass

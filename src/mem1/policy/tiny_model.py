@@ -38,8 +38,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from mem1.policy.tokenizers import ALIKE, TokenKinds
 from mem1.recipe.model import TinyModel
-from mem1.training.weights.tokenizers import ALIKE, TokenKinds
 
 
 def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKinds = ALIKE) -> PreTrainedModel:

@@ -14,20 +14,11 @@ from typing import Any
 
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Rl, ServerRollouts
-from mem1.training.loop.run_folder import METRICS, WARNINGS, Metrics, append_warning, read_metrics
-from mem1.training.loop.run_warnings import Circumstances, Finding, found
+from mem1.run_folder import METRICS, read_metrics, warnings_of
+from mem1.training.monitoring.metrics_log import Metrics, append_warning
+from mem1.training.monitoring.run_warnings import Circumstances, Finding, found
 
 log = logging.getLogger(__name__)
-
-
-def given_warnings(folder: Path) -> list[str]:
-    """What was said of the run in a folder, in words."""
-    return [f"step {row['step']}: {row['text']}" for row in _given(folder)]
-
-
-def _given(folder: Path) -> list[dict[str, Any]]:
-    path = folder / WARNINGS
-    return read_metrics(path) if path.is_file() else []
 
 
 def circumstances(config: Recipe, steps: int) -> Circumstances:
@@ -66,7 +57,7 @@ class Watch:
         self.stage, self._before = stage, before
         rows = read_metrics(self.folder / METRICS) if (self.folder / METRICS).is_file() else []
         self._rows = [row for row in rows if row["step"] > before]
-        self._said = {row["warning"] for row in _given(self.folder) if row["stage"] == stage}
+        self._said = {row["warning"] for row in warnings_of(self.folder) if row["stage"] == stage}
 
     def look(self, step: int, metrics: Metrics) -> None:
         """At the numbers of one more step of the stage."""
@@ -90,6 +81,6 @@ class Watch:
 
     def writer_failed(self, step: int, name: str, text: str) -> None:
         """Say that a writer failed at a step, and keep it unless an earlier process has."""
-        if text not in (row["text"] for row in _given(self.folder)):
+        if text not in (row["text"] for row in warnings_of(self.folder)):
             append_warning(self.folder, {"step": step, "stage": None, "warning": f"writer {name}", "text": text})
         log.warning("warning: %s", text)

@@ -20,6 +20,7 @@ from torch import Tensor
 from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
+from mem1.policy.policy import Policy
 from mem1.protocol import Tags
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.recipe import Recipe
@@ -27,9 +28,8 @@ from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Task, Trajectory
 from mem1.rollout import RolloutPort
 from mem1.tasks.compose import different
-from mem1.training.loop.attempt_metrics import attempt_metrics
-from mem1.training.loop.run_folder import Metrics
-from mem1.training.weights.policy import Policy
+from mem1.training.monitoring.attempt_metrics import attempt_metrics
+from mem1.training.monitoring.metrics_log import Metrics
 
 BEST = "best"
 

@@ -9,7 +9,6 @@ steps are removed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,8 @@ from mem1.durable import explain_full_disk, write_file
 from mem1.engines.codec import Codec
 from mem1.recipe.recipe import Kept
 from mem1.records import Group
+from mem1.run_folder import TRAJECTORIES, kept_steps
 from mem1.trajectory_files import write_trajectories
-
-FOLDER = "trajectories"
-
-
-def kept_steps(run: Path) -> list[tuple[int, Path]]:
-    """(step, file) of all kept steps of a run, oldest first."""
-    named = [(re.fullmatch(r"step-(\d+)\.jsonl", path.name), path) for path in (run / FOLDER).glob("step-*.jsonl")]
-    return sorted((int(match[1]), path) for match, path in named if match)
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class KeptAttempts:
         chosen = [t for group in groups[: self.config.groups] for t in group.trajectories]
         if not chosen:
             return
-        folder = self.run / FOLDER
+        folder = self.run / TRAJECTORIES
         folder.mkdir(exist_ok=True)
         tokenizer = folder / "tokenizer.json"
         if not tokenizer.exists():

@@ -1,0 +1,1 @@
+"""A policy: weights, tokenizer, and how it speaks. What evaluation, serving and training share."""
