@@ -39,7 +39,7 @@ def clipped_loss(logprobs: torch.Tensor, old: torch.Tensor, advantage: float) ->
 
 
 def main(steps: int = 20) -> list[float]:
-    # A policy is weights and a tokenizer. mem1.training.weights: loading, LoRA, quantisation, new tiny models.
+    # A policy is weights and a tokenizer. mem1.policy: loading, saving, new tiny models.
     policy = mem1.load_policy("shipped")
     model = policy.model
 

@@ -372,9 +372,7 @@ MUTANTS = (
     _mutant("GAE restarted at each reset", "-", "algorithms.ppo:Ppo.advantages", restarted, CUT_CHECK_PPO),
     _mutant("reward paid in each context", "-", "algorithms.ppo:Ppo.advantages", paid_at_each_reset, CUT_CHECK_PPO),
     _mutant("denominator per micro-batch", "-", "training.gradients.update:_loss", denominator_per_micro_batch, PACKS),
-    _mutant(
-        "a step for each turn", "ROLL #409", "training.loop.rl:minibatches", a_step_for_each_turn, "optimiser steps"
-    ),
+    _mutant("a step for each turn", "ROLL #409", "training.rl:minibatches", a_step_for_each_turn, "optimiser steps"),
     _mutant("label roll across branches", "-", "packing.tree:_lay_out", label_roll, EXACT),
     _mutant("positions running on", "MEM1, 2", "packing.tree:_lay_out", positions_run_on, EXACT),
     _mutant("0/1 mask added to scores", "MEM1, 1", "packing.blocks:_bias", added_mask, "causality"),

@@ -16,8 +16,9 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from mem1.net.bounds import BOUNDS, Bounds
 from mem1.net.failover import Clock
-from mem1.net.web_server import BOUNDS, JSON, Bounds, Hosts, address, bind, make_server
+from mem1.net.web_server import JSON, Hosts, address, bind, make_server
 from mem1.retrieval import Retriever
 from mem1.retrieval.server import make_app
 

@@ -15,7 +15,8 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval.bm25 import FILES
-from mem1.retrieval.index_folder import open_passages, open_retriever, read_corpus, read_folder, save_folder
+from mem1.retrieval.index_files import read_folder, save_folder
+from mem1.retrieval.index_folder import open_passages, open_retriever, read_corpus
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -3,59 +3,55 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import mem1
+
 SOURCE = Path(__file__).parents[1] / "src" / "mem1"
-ROOMS = (
-    "version",
-    "errors",
-    "durable",
-    "registry",
-    "lock",
-    "interrupts",
-    "jsonl",
-    "lexical",
-    "parquet",
-    "configuration",
-    "model_folder",
-    "run_folder",
-    "net",
-    "records",
-    "trajectory_files",
-    "sanitize",
-    "protocol",
-    "prices",
-    "memory",
-    "messages",
-    "scoring",
-    "tasks",
-    "retrieval",
-    "envs",
-    "engines",
-    "dialogue",
-    "agent",
-    "rollout",
-    "endpoint",
-    "packing",
-    "algorithms",
-    "recipe",
-    "policy",
-    "evaluation",
-    "training",
-    "planning",
-    "api",
-    "bench",
-    "extras",
-    "cli",
-    "__main__",
-)
-"""A room may import itself and the rooms before it."""
+ROOMS = tuple(re.sub(r".*in the order of the imports:(.*?)\..*", r"\1", mem1.__doc__ or "", flags=re.S).split())
+ROOMS = tuple(room.strip(",") for room in ROOMS)
+"""Those that the head of the package lists. A room may import itself and the rooms before it."""
+TABLE = ("registry", "mem1.shipped:SHIPPED")
+"""The one dotted path to a later room: where the registry finds the table of all others."""
+NEVER = [
+    ("evaluation", "training"),
+    ("evaluation", "endpoint"),
+    ("evaluation", "messages"),
+    ("policy", "evaluation"),
+    ("engines", "tasks"),
+    ("engines", "retrieval"),
+    ("agent", "retrieval"),
+    ("bench", "training"),
+    ("training/gradients", "training/sampling"),
+    ("training/gradients", "training/monitoring"),
+    ("training/gradients", "training/runs"),
+    ("training/ranks", "training/gradients"),
+    ("training/ranks", "training/sampling"),
+    ("training/ranks", "training/monitoring"),
+    ("training/ranks", "training/runs"),
+]
+"""No file of the first imports or names a module of the second."""
+NOT_EVEN_THROUGH_OTHERS = [
+    ("evaluation", "training"),
+    ("evaluation/runner.py", "endpoint"),
+    ("evaluation/runner.py", "messages"),
+    ("recipe", "evaluation"),
+    ("policy", "training"),
+    ("engines", "tasks"),
+    ("engines", "retrieval"),
+    ("agent", "retrieval"),
+    ("bench", "training"),
+    ("training/gradients", "training/train.py"),
+    ("training/ranks", "training/train.py"),
+]
+"""Nothing that the first imports, at any distance, is a module of the second."""
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 LIGHT = [
     "mem1",
@@ -101,21 +97,116 @@ def _imported_modules(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def test_there_are_files_and_imports_to_check():
+@cache
+def named_modules(path: Path) -> tuple[str, ...]:
+    """Every dotted path in quotes, such as "mem1.envs.atlas:AtlasTasks"."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return tuple(text for text in texts if re.fullmatch(r"mem1(\.\w+)+(:[\w.]+)?", text))
+
+
+def file_of(dotted: str) -> Path | None:
+    """mem1.records.Turn -> src/mem1/records.py; None: it is not ours. "mem1" itself is the package's __init__.py."""
+    parts = dotted.replace(":", ".").split(".")
+    while parts and parts[0] == "mem1":
+        stem = SOURCE.joinpath(*parts[1:])
+        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if path.is_file() and path != SOURCE.with_suffix(".py"):
+                return path
+        parts.pop()
+    return None
+
+
+@cache
+def graph() -> Mapping[Path, frozenset[Path]]:
+    """File -> the files that it imports, in functions and for types alone too."""
+    files = (SOURCE / "__init__.py", *FILES)
+    return {f: frozenset(to for m in imported_modules(f) if (to := file_of(m)) not in (None, f)) for f in files}
+
+
+def within(place: str) -> list[Path]:
+    """The files of a room, a folder or a file, such as training/ranks."""
+    found = [f for f in FILES if f.is_relative_to(SOURCE / place) or f == (SOURCE / place).with_suffix(".py")]
+    assert found, f"there is no {place}"
+    return found
+
+
+def reached_from(files: Iterable[Path]) -> dict[Path, Path | None]:
+    """Everything that these files import at any distance, and for each which file imports it."""
+    found: dict[Path, Path | None] = dict.fromkeys(files)
+    queue = list(found)
+    while queue:
+        importing = queue.pop()
+        for path in graph()[importing] - found.keys():
+            found[path] = importing
+            queue.append(path)
+    return found
+
+
+def test_there_are_files_imports_and_dotted_paths_to_check():
     assert len(FILES) > 20
     assert "mem1.records.Turn" in set(imported_modules(SOURCE / "memory" / "contexts.py"))
+    assert "mem1.envs.atlas:AtlasTasks" in named_modules(SOURCE / "shipped.py")
+    assert SOURCE / "version.py" in graph()[SOURCE / "__init__.py"]
+    assert sum(map(len, graph().values())) > 1000
 
 
-def test_a_file_imports_only_its_own_room_and_those_before_it():
+def test_the_list_at_the_head_of_the_package_has_each_room_once():
+    folders = {path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix == ".py" or has_files(path)}
+    assert sorted(ROOMS) == sorted(folders - {"__init__", "__main__"})
+
+
+def has_files(folder: Path) -> bool:
+    return any(folder.glob("*.py"))
+
+
+def test_a_file_imports_and_names_only_its_own_room_and_those_before_it():
     found = {}
     for path in FILES:
         own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        assert own in ROOMS, f"{own} is a new room: put it at its place in ROOMS"
-        rooms = {room_of(m) for m in imported_modules(path) if m == "mem1" or m.startswith("mem1.")}
-        later = sorted(room for room in rooms if room in ROOMS and ROOMS.index(room) > ROOMS.index(own))
+        if own == "__main__":
+            continue
+        named = [m for m in named_modules(path) if (own, m) != TABLE and room_of(m) in ROOMS]
+        modules = [m for m in (*imported_modules(path), *named) if m.startswith("mem1.")]
+        later = sorted({room for m in modules if ROOMS.index(room := room_of(m)) > ROOMS.index(own)})
         if later:
             found[str(path.relative_to(SOURCE))] = later
-    assert not found, f"files that import later rooms: {found}"
+    assert not found, f"files that import or name later rooms: {found}"
+
+
+@pytest.mark.parametrize(("one", "other"), NEVER)
+def test_one_room_never_imports_or_names_the_other(one: str, other: str):
+    theirs = set(within(other))
+    found = [
+        f"{path.relative_to(SOURCE)}: {module}"
+        for path in within(one)
+        for module in (*imported_modules(path), *named_modules(path))
+        if file_of(module) in theirs
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(("one", "other"), NOT_EVEN_THROUGH_OTHERS)
+def test_one_room_does_not_reach_the_other_through_others(one: str, other: str):
+    reached = reached_from(within(one))
+    hit = next((path for path in within(other) if path in reached), None)
+    way: list[str] = []
+    while hit is not None:
+        way.append(str(hit.relative_to(SOURCE)))
+        hit = reached[hit]
+    assert not way, " is imported by ".join(way)
+
+
+def test_no_file_imports_itself_through_others():
+    """Not even in a function or for types alone."""
+    left = {path: set(imported) for path, imported in graph().items()}
+    while free := [path for path, imported in left.items() if not imported]:
+        for path in free:
+            del left[path]
+        for imported in left.values():
+            imported.difference_update(free)
+    on_circles = {path for path in left if path in reached_from(left[path])}
+    assert not {str(path.relative_to(SOURCE)) for path in on_circles}
 
 
 @pytest.mark.parametrize("package", ["mem1", "mem1.cli"])

@@ -13,7 +13,7 @@ from corpora import SHARED_QA, needs_shared_qa
 from precision import rounding
 from worlds import SAMPLING, rollout
 
-from mem1.engines.base import Script, search_then_answer
+from mem1.engines.base import Script
 from mem1.engines.codec import Codec
 from mem1.envs.search import MultihopTasks, SearchEnvironment
 from mem1.evaluation.metrics import appended_peak_tokens, dependency, peak_tokens, total_tokens
@@ -23,6 +23,7 @@ from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
+from mem1.recipe.scripted import search_then_answer
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Group, Question, Task, Trajectory
 from mem1.retrieval import BM25

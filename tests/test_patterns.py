@@ -42,9 +42,9 @@ NOT_FOREIGN: Mapping[str, str] = {
     "tasks.english.frames._CHOICE": OWN,
     "tasks.english.solver": EXPERT,
     "tasks.prompts: f'<{self.tags.state}> Q(\\\\d+) </{self.tags.state}>'": EXPERT,
-    "training.loop.kept_attempts": NAMES,
-    "training.weights.checkpoint": NAMES,
-    "training.weights.weight_sync": NAMES,
+    "run_folder": NAMES,
+    "training.runs.checkpoint": NAMES,
+    "training.sampling.weight_sync": NAMES,
 }
 """Pattern, or module -> why no text of strangers reaches it."""
 LONGEST: Mapping[str, int] = {

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import mem1
+from mem1.algorithms.ppo import Ppo
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.recipe.recipe import Recipe
-from mem1.registry import Registry
+from mem1.registry import Registry, register
+from mem1.shipped import SHIPPED
 
 PLUG_IN = """
 import mem1
@@ -44,22 +47,30 @@ def recipe(folder: Path, tasks: str) -> Recipe:
 
 
 def test_a_thing_is_registered_by_a_call_or_a_decorator_and_found_by_its_name():
-    letters = Registry("letters", {"pi": "math:pi"})
-    letters("a", 1)
+    algorithms = Registry("algorithm")
+    shipped = algorithms.names()
+    algorithms("a", 1)
 
-    @letters("b")
+    @algorithms("b")
     def b() -> None: ...
 
-    assert (letters.get("pi"), letters.get("a"), letters.get("b")) == (3.141592653589793, 1, b)
-    assert letters.names() == ("pi", "a", "b") and letters.name_of(b) == "b"
-    with pytest.raises(UserError, match="the name is one of mem1's own letters"):
-        letters("pi", 2)
+    assert (algorithms.get("ppo"), algorithms.get("a"), algorithms.get("b")) == (Ppo, 1, b)
+    assert "ppo" in shipped and algorithms.names() == (*shipped, "a", "b") and algorithms.name_of(b) == "b"
+    with pytest.raises(UserError, match="the name is one of mem1's own algorithm"):
+        algorithms("ppo", 2)
+
+
+def test_every_shipped_thing_is_where_the_table_says_and_every_list_of_the_table_is_one_of_the_registry():
+    lists = {field.name: getattr(register, field.name) for field in fields(register)}
+    assert SHIPPED.keys() <= lists.keys() and all(name == listed.kind for name, listed in lists.items())
+    for name in SHIPPED:
+        assert lists[name].names() and all(lists[name].get(known) is not None for known in lists[name].names())
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("c", r"unknown letters 'c'; known: pi\. Your own: write package\.module:Name"),
+        ("c", r"unknown index 'c'; known: bm25, dense\. Your own: write package\.module:Name"),
         ("nowhere.at_all:x", r"cannot import nowhere\.at_all .*ModuleNotFoundError.*current folder"),
         ("fails:x", r"cannot import fails .*ZeroDivisionError"),
         ("math:tau.x", r"math has no 'tau.x'"),
@@ -69,14 +80,14 @@ def test_a_thing_is_registered_by_a_call_or_a_decorator_and_found_by_its_name():
 )
 def test_an_unknown_name_says_what_is_known_or_why_it_cannot_be_imported(folder: Path, name: str, why: str):
     with pytest.raises(UserError, match=why):
-        Registry("letters", {"pi": "math:pi"}).get(name)
+        Registry("index").get(name)
 
 
 def test_an_installed_package_gives_names_by_entry_points(monkeypatch):
     point = metadata.EntryPoint(name="tau", value="math:tau", group="mem1.runes")
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "mem1.runes" else [])
-    assert Registry("runes", {}).get("tau") == 6.283185307179586
-    assert Registry("runes", {}).names() == ("tau",)
+    assert Registry("runes").get("tau") == 6.283185307179586
+    assert Registry("runes").names() == ("tau",)
 
 
 def test_tasks_of_ones_own_are_checked_like_shipped_ones_and_written_back_as_they_were(folder: Path):

@@ -33,9 +33,10 @@ from mem1.envs.webshop.catalogue import Goal
 from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
+from mem1.net.bounds import BOUNDS, Bounds
 from mem1.net.connections import Door, Listener
 from mem1.net.requests import Refused, Room
-from mem1.net.web_server import BOUNDS, FORM, JSON, Bounds, Hosts, Plain, Sparing, bind
+from mem1.net.web_server import FORM, JSON, Hosts, Plain, Sparing, bind
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.retrieval import server as retriever_server

@@ -50,12 +50,13 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl_client import ScriptedClient
 from worlds import CODEC, SMALL, rollout
 
-from mem1.engines.base import Sampling, Script, search_then_answer
+from mem1.engines.base import Sampling, Script
 from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS, trajectory_name
 from mem1.extras.verl.agent_loop import ContextLoop, ContextLoopManager
 from mem1.extras.verl.settings import write_tasks
 from mem1.protocol import PAPER
+from mem1.recipe.scripted import search_then_answer
 from mem1.records import Task
 
 pytestmark = pytest.mark.verl

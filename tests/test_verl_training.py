@@ -23,10 +23,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from worlds import CODEC, SMALL, rollout
 
 from mem1.algorithms.group import Grpo
-from mem1.engines.base import Sampling, search_then_answer
+from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.policy.policy import load_policy
 from mem1.protocol import PAPER
+from mem1.recipe.scripted import search_then_answer
 from mem1.records import Trajectory
 from mem1.training.logprobs import completion_logprobs
 

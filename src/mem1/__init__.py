@@ -5,9 +5,10 @@
     mem1.train(mem1.load_recipe("atlas-quick"), out="runs/quick")
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
-Rooms, in the order of the imports: errors, registry, configuration, net, records, trajectory_files, sanitize, protocol,
-prices, memory, messages, scoring, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing,
-algorithms, recipe, training, evaluation, planning, api, extras, cli. Importing `mem1` loads none of them: each name
+Rooms, in the order of the imports: version, errors, durable, registry, lock, interrupts, jsonl, lexical, parquet,
+configuration, model_folder, run_folder, net, records, trajectory_files, sanitize, protocol, prices, memory, messages,
+scoring, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint, packing, algorithms, recipe, policy,
+evaluation, training, planning, api, bench, extras, shipped, cli. Importing `mem1` loads none but the version: each name
 below is imported when it is first used.
 """
 

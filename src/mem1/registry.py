@@ -24,6 +24,8 @@ from typing import Any, TypeVar, overload
 from mem1.errors import UserError, suggestion
 
 T = TypeVar("T")
+SHIPPED = "mem1.shipped:SHIPPED"
+"""Where mem1's own things are listed: in a room after all others, so that no list here names a later one."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,7 @@ class Registry:
 
     kind: str
     """Word for error messages; entry points are in the group "mem1.<kind>"."""
-    shipped: Mapping[str, str] | str
-    """Name -> "module:Name"; or the "module:Name" of a mapping from names to the things themselves."""
-    _registered: dict[str, Any] = field(default_factory=dict)
+    _registered: dict[str, Any] = field(default_factory=dict, init=False)
 
     @overload
     def __call__(self, name: str) -> Callable[[T], T]: ...
@@ -56,7 +56,7 @@ class Registry:
         """The thing called `name`. Raises UserError where nothing has this name or its module cannot be imported."""
         shipped = self._shipped()
         if name in shipped:
-            return _own(shipped[name]) if isinstance(self.shipped, Mapping) else shipped[name]
+            return _own(shipped[name]) if isinstance(shipped[name], str) else shipped[name]
         if name in self._registered:
             return self._registered[name]
         if ":" in name:
@@ -87,7 +87,9 @@ class Registry:
         return {**values, "name": self.name_of(section)} if missing else values
 
     def _shipped(self) -> Mapping[str, Any]:
-        return self.shipped if isinstance(self.shipped, Mapping) else _own(self.shipped)
+        """Name -> thing of mem1's own, or the dotted path of one that is not imported yet."""
+        listed = _own(SHIPPED).get(self.kind, {})
+        return _own(listed) if isinstance(listed, str) else listed
 
 
 @cache
@@ -132,91 +134,40 @@ def load(path: str) -> Any:
 class _Register:
     """All open lists: `register.<kind>(name, thing)` adds to one, `register.<kind>.get(name)` looks up."""
 
-    tasks: Registry = Registry(
-        "tasks",
-        {
-            "atlas": "mem1.envs.atlas:AtlasTasks",
-            "english": "mem1.envs.english:EnglishTasks",
-            "multihop": "mem1.envs.search:MultihopTasks",
-            "cloze": "mem1.envs.cloze:ClozeTasks",
-            "web": "mem1.envs.web:WebTasks",
-            "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
-            "errand": "mem1.envs.webshop.errand:ErrandTasks",
-            "memory-agent-bench": "mem1.bench.public.memory_agent_bench:MemoryAgentBenchTasks",
-            "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
-            "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
-        },
-    )
+    tasks: Registry = Registry("tasks")
     """Configurations of tasks (`mem1.TasksConfig`), or plain classes with tasks, observe and score."""
-    environment: Registry = Registry("environment", {})
+    environment: Registry = Registry("environment")
     """Functions or classes that take the environment of a task configuration and return the one to use."""
-    reward: Registry = Registry("reward", {})
+    reward: Registry = Registry("reward")
     """Functions (task, attempt) -> reward."""
-    memory: Registry = Registry("memory", "mem1.memory.policies:POLICIES")
+    memory: Registry = Registry("memory")
     """Memories, for trained policies and chat agents (`mem1.MemoryPolicy`), or classes that make one from whole
     numbers."""
-    prompt: Registry = Registry("prompt", "mem1.tasks.prompts:PROMPTS")
+    prompt: Registry = Registry("prompt")
     """`mem1.tasks.prompts.Prompt`."""
-    dataset: Registry = Registry("dataset", "mem1.tasks.datasets.reading:FORMATS")
+    dataset: Registry = Registry("dataset")
     """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
-    vocabulary: Registry = Registry("vocabulary", "mem1.protocol:VOCABULARIES")
+    vocabulary: Registry = Registry("vocabulary")
     """`mem1.Tags`."""
-    calls: Registry = Registry("calls", "mem1.engines.tool_calls:FORMATS")
+    calls: Registry = Registry("calls")
     """How models write calls of tools (`mem1.engines.tool_calls.CallFormat`)."""
-    algorithm: Registry = Registry(
-        "algorithm",
-        {
-            "grpo": "mem1.algorithms.group:Grpo",
-            "dr_grpo": "mem1.algorithms.group:DrGrpo",
-            "rloo": "mem1.algorithms.group:Rloo",
-            "reinforce": "mem1.algorithms.group:Reinforce",
-            "reinforce_pp": "mem1.algorithms.group:ReinforcePlusPlus",
-            "dapo": "mem1.algorithms.group:Dapo",
-            "rejection": "mem1.algorithms.group:Rejection",
-            "gspo": "mem1.algorithms.ratios:Gspo",
-            "cispo": "mem1.algorithms.ratios:Cispo",
-            "ppo": "mem1.algorithms.ppo:Ppo",
-            "channels": "mem1.algorithms.channels:Channels",
-        },
-    )
+    algorithm: Registry = Registry("algorithm")
     """Reinforcement-learning algorithms: subclasses of `mem1.algorithms.base.Algorithm`."""
-    channel: Registry = Registry(
-        "channel",
-        {
-            "outcome": "mem1.algorithms.channels:Outcome",
-            "objectives": "mem1.algorithms.channels:Objectives",
-            "memory_length": "mem1.algorithms.channels:MemoryLength",
-        },
-    )
+    channel: Registry = Registry("channel")
     """Parts of the advantage in the algorithm channels: subclasses of `mem1.algorithms.channels.Channel`."""
-    engine: Registry = Registry(
-        "engine",
-        {
-            "local": "mem1.engines.config:LocalModel",
-            "server": "mem1.engines.config:ServedModel",
-            "script": "mem1.engines.config:ScriptedAnswer",
-        },
-    )
+    engine: Registry = Registry("engine")
     """Configurations of engines, or plain classes with complete (`mem1.Engine`)."""
-    retriever: Registry = Registry("retriever", {})
+    retriever: Registry = Registry("retriever")
     """Functions or classes without arguments that make a `mem1.Retriever`."""
-    index: Registry = Registry("index", {"bm25": "mem1.retrieval.bm25:BM25", "dense": "mem1.retrieval.dense:Dense"})
+    index: Registry = Registry("index")
     """Classes whose `load(folder)` opens an index of the kind that its manifest names."""
-    search_api: Registry = Registry("search_api", "mem1.retrieval.web.search:APIS")
+    search_api: Registry = Registry("search_api")
     """Search APIs of the open web (`mem1.retrieval.web.search.JsonApi`)."""
-    reader: Registry = Registry("reader", {})
+    reader: Registry = Registry("reader")
     """Functions (path, codec) -> trajectories, for files of attempts that other programs wrote (`[sft] reader`)."""
-    writer: Registry = Registry(
-        "writer",
-        {
-            "tensorboard": "mem1.training.monitoring.writers:TensorBoard",
-            "wandb": "mem1.training.monitoring.services:Wandb",
-            "trackio": "mem1.training.monitoring.services:Trackio",
-            "mlflow": "mem1.training.monitoring.services:MLflow",
-        },
-    )
+    writer: Registry = Registry("writer")
     """Classes or functions that make a writer (`mem1.training.monitoring.writers.Writer`) of a `mem1.WrittenRun`."""
-    document: Registry = Registry("document", "mem1.retrieval.documents:READERS")
+    document: Registry = Registry("document")
     """Functions (content, path) -> (title or None, text) for the files with this ending, such as ".docx"."""
 
 

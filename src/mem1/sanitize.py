@@ -271,3 +271,8 @@ def breakable(tokens: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """The texts to break, among added tokens given as (text, special). White space, single characters, and words that
     are not special may occur in any text."""
     return tuple(text for text, special in tokens if len(text) > 1 and (special or not _WORD.fullmatch(text)))
+
+
+def sound_text(text: str) -> str:
+    """The text with a question mark for each lone surrogate, which tokenizers and JSON parsers reject."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -30,7 +30,27 @@ from mem1.registry import register
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mem1.algorithms.ppo import Ppo
+
+class CriticConfig(Protocol):
+    """Settings of a critic, for the trainer; each is explained where `mem1.algorithms.ppo.Ppo` has it."""
+
+    @property
+    def critic(self) -> Literal["head", "separate"]: ...
+
+    @property
+    def critic_learning_rate(self) -> float: ...
+
+    @property
+    def critic_warmup(self) -> int: ...
+
+    @property
+    def critic_rate_warmup(self) -> int | None: ...
+
+    @property
+    def value_grad_scale(self) -> float: ...
+
+    @property
+    def value_clip(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,7 +134,7 @@ class Algorithm(Config):
         return 1
 
     @property
-    def critic_config(self) -> Ppo | None:
+    def critic_config(self) -> CriticConfig | None:
         """Settings of the critic; None: the algorithm needs none."""
         return None
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from mem1.cli.live_view import shown, with_label
 from mem1.cli.options import work_begins
 from mem1.cli.progress import stderr
 from mem1.cli.recipe_options import Chosen
-from mem1.cli.run import shown, with_label
 from mem1.errors import UserError, printable
 from mem1.interrupts import stopped_while
 

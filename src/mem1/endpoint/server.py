@@ -34,9 +34,10 @@ from mem1.envs.base import Action, Observation
 from mem1.errors import UserError
 from mem1.messages.sessions import Latest
 from mem1.net import requests
+from mem1.net.bounds import Bounds
 from mem1.net.requests import ClientGone, Room, read_body, read_json, unless_gone
 from mem1.net.threads import Pool
-from mem1.net.web_server import Bounds, Hosts, address, bind, check_packages, make_server
+from mem1.net.web_server import Hosts, address, bind, check_packages, make_server
 from mem1.records import Ended
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.records import VersionRun
-from mem1.tasks.prompts import first_question
 
 if TYPE_CHECKING:
     from mem1.engines.codec import Codec
@@ -114,20 +113,3 @@ class ScriptedEngine:
             ids = self.codec.encode(self.script(self.codec.decode(read)))
             completions.append(Completion(token_ids=ids[:budget], stopped=len(ids) <= budget))
         return completions
-
-
-def search_then_answer(answer: str, *, state: str, search: str) -> Script:
-    """A script that searches the first question itself, then answers with a fixed text.
-
-    `state` and `search` are the tag names of the protocol. Used to check scores and token counts by hand.
-    """
-    note = f"<{state}> now Q1 </{state}>"  # a prompt may show every tag, but not this note
-
-    def script(context: str) -> str:
-        if context.rstrip().endswith("<answer>"):
-            return f"{answer} </answer>"
-        if note in context:
-            return f"<{state}> {answer} </{state}> <answer> {answer} </answer>"
-        return f"{note} <{search}> {first_question(context)} </{search}>"
-
-    return script

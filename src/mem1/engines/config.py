@@ -164,31 +164,6 @@ class OwnEngine(EngineConfig):
         ...
 
 
-class ScriptedAnswer(OwnEngine):
-    """No model: searches the first question itself, then gives a fixed answer; to check scores and token counts."""
-
-    kind: str = "script"
-    answer: str
-
-    @property
-    def name(self) -> str:
-        return "scripted"
-
-    @property
-    def identity(self) -> str:
-        return f"script {self.answer!r}"
-
-    def engine(self, speaks: Speaks) -> Engine:
-        from mem1.engines.base import ScriptedEngine, search_then_answer
-        from mem1.protocol import SEARCH
-
-        tags = speaks.tags
-        if SEARCH not in tags.action_tags:
-            raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
-        follows = search_then_answer(self.answer, state=tags.state, search=tags.action_tags[SEARCH])
-        return ScriptedEngine(speaks.codec, follows, speaks.chat_template)
-
-
 class _PlainEngine(Made, OwnEngine):
     """Configuration of a plain class, whose constructor may take codec, tags and chat_template."""
 

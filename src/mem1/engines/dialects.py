@@ -25,7 +25,7 @@ from mem1.errors import UserError
 from mem1.net.exchange import read_json, shown, whole_number
 from mem1.net.spending import Usage
 from mem1.registry import load
-from mem1.retrieval import sound_text
+from mem1.sanitize import sound_text
 
 _PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
 """Long enough to tell tokenizers apart."""

@@ -41,15 +41,8 @@ from mem1.lock import alone_in
 from mem1.protocol import Tags
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
-from mem1.retrieval.index_folder import (
-    CLOZES,
-    cache_folder,
-    folder_kind,
-    open_cached,
-    read_corpus,
-    read_folder,
-    save_folder,
-)
+from mem1.retrieval.index_files import CLOZES, folder_kind, read_folder, save_folder
+from mem1.retrieval.index_folder import cache_folder, open_cached, read_corpus
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes

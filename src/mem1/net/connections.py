@@ -16,13 +16,12 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-if TYPE_CHECKING:
-    from mem1.net.web_server import Bounds
+from mem1.net.bounds import Bounds
 
 _ENDED = b"content-length: 0\r\nconnection: close\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\n" + _ENDED + b"\r\n"

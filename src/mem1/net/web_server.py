@@ -19,7 +19,6 @@ import json
 import logging
 import math
 import re
-import resource
 import signal
 import socket
 import threading
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mem1.errors import UserError, printable
+from mem1.net.bounds import BOUNDS, Bounds
 
 if TYPE_CHECKING:
     import uvicorn
@@ -209,37 +209,6 @@ def logging_to_stderr() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
-
-
-_OTHER_FILES = 128
-"""Descriptors left for the index, pipes and libraries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Limits of a connection, which is closed when it exceeds them. Seconds:"""
-
-    head_s: float = 10.0
-    """From the connection, or the first byte of a later request, to the end of the headers."""
-    body_s: float = 60.0
-    """From the end of the headers to the end of the body."""
-    write_s: float = 60.0
-    """Without progress, while the client does not read the answer."""
-    idle_s: float = 75.0
-    """Between two requests: a trainer's next round of searches comes after an update."""
-    connections: int = 1000
-    """Most open connections of each process; fewer where the process may open few files."""
-
-    @property
-    def most_connections(self) -> int:
-        """`connections`, or as many as the process's limit of open files allows."""
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if files == resource.RLIM_INFINITY:
-            return self.connections
-        return max(1, min(self.connections, max(files // 2, files - _OTHER_FILES)))
-
-
-BOUNDS = Bounds()
 
 
 FINISH_S = 30

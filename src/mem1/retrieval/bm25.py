@@ -25,9 +25,9 @@ import Stemmer
 from mem1.errors import UserError
 from mem1.lexical import bm25s
 from mem1.records import Passage
-from mem1.retrieval import Result, check_search, searched_text
+from mem1.retrieval.base import Result, check_search, searched_text
 from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
-from mem1.retrieval.index_folder import read_folder, save_folder, understood
+from mem1.retrieval.index_files import read_folder, save_folder, understood
 
 STOP_WORDS = frozenset(bm25s.stopwords.STOPWORDS_EN)
 """Lucene's English stop words."""

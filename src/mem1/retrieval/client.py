@@ -34,8 +34,9 @@ from mem1.net.exchange import TryFailed, exchange, number, read_json, shown, who
 from mem1.net.failover import CLOCK, Addresses, Clock, Retry, is_http
 from mem1.net.threads import Batcher
 from mem1.records import Passage
-from mem1.retrieval import Result, RetrievalFailed, check_search, sound_text
+from mem1.retrieval.base import Result, RetrievalFailed, check_search
 from mem1.retrieval.corpus import joined_contents, title_and_text
+from mem1.sanitize import sound_text
 
 if TYPE_CHECKING:
     import httpx

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval import Result, Retriever, check_search
+from mem1.retrieval.base import Result, Retriever, check_search
 from mem1.retrieval.bm25 import stemmer, words_of
 
 

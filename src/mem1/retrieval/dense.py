@@ -28,10 +28,10 @@ from mem1.durable import is_partial, sync, write_file
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.records import Passage
-from mem1.retrieval import Result, check_search, searched_text
+from mem1.retrieval.base import Result, check_search, searched_text
 from mem1.retrieval.corpus import StoredPassages, store_passages
 from mem1.retrieval.encoders import Encoder, Prefixes, load_encoder
-from mem1.retrieval.index_folder import index_kind, read_folder, save_folder, understood
+from mem1.retrieval.index_files import index_kind, read_folder, save_folder, understood
 from mem1.retrieval.vector_search import FaissIndex, Flat, Nearest, NearestKind, check_nearest
 
 CHUNK = 512

@@ -29,8 +29,9 @@ import numpy as np
 from mem1.errors import UserError
 from mem1.model_folder import fingerprint, load_model
 from mem1.records import Passage
-from mem1.retrieval import searched_text, sound_text
+from mem1.retrieval.base import searched_text
 from mem1.retrieval.combine import Scorer
+from mem1.sanitize import sound_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

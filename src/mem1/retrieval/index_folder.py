@@ -1,13 +1,8 @@
-"""A folder of an index, or of clozes, with a manifest that shows whether it is whole; opening what `--corpus` names.
+"""Opens what `--corpus` names: a file of passages, an index, or a folder of either.
 
-save_folder("world.bm25", kind="bm25", facts={"passages": 900}, write=write_files)
-read_folder("world.bm25", kind="bm25")  ->  {"passages": 900}     after every file's size and checksum agreed
 open_retriever("corpus.jsonl.gz")       BM25 over the file, built once and cached under ~/.cache/mem1
 open_retriever("wiki.dense")            the index in this folder, of the kind that its manifest names
 open_retriever("wiki")                  wiki/words and wiki/vectors, two indexes of the same passages, as one hybrid
-
-Only a folder of the same kind is ever replaced (an index also by an index of another kind), and only if it holds
-nothing but the files that its manifest lists, as they were written. How it is put in place is in `mem1.durable`.
 """
 
 from __future__ import annotations
@@ -16,130 +11,24 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mem1 import durable
-from mem1.errors import UserError, printable, read_as_written
+from mem1.errors import UserError, printable
 from mem1.interrupts import stopped_while
 from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.registry import register
-from mem1.retrieval import Retriever
+from mem1.retrieval.base import Retriever
 from mem1.retrieval.corpus import PASSAGES, StoredPassages, passages_in, read_passages
+from mem1.retrieval.index_files import index_kind, understood
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
-
-
-FORMAT_VERSION = 2
-"""Version of the folder's layout; `read_folder` refuses any other."""
-_INDEXES = ("bm25", "dense")
-CLOZES = "cloze"
-"""Kind of a folder of clozes, which holds an index as a folder in it."""
-_MANIFESTS = {CLOZES: "statistics.json"}
-"""Names of manifests other than `MANIFEST`."""
-
-
-def save_folder(
-    path: str | os.PathLike[str], *, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None]
-) -> None:
-    """Let `write` fill a new folder beside `path`, add the manifest, then rename it to `path`.
-
-    Raises UserError, leaving nothing half-written, where `path` holds anything that is not part of a folder that may be
-    replaced, or where writing fails (full disk, no permission).
-    """
-    target = Path(path)
-    partial = durable.partial_of(target)
-    try:
-        durable.restore(target)
-        _check_replaceable(target, kind)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        durable.sweep(target)
-        partial.mkdir()
-        write(partial)
-        durable.seal(
-            partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_MANIFESTS.get(kind, durable.MANIFEST)
-        )
-        _check_replaceable(target, kind)  # again: building takes hours
-        durable.put_folder(partial, target)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"cannot write the {_called(kind)} {target}: {reason}; free some space or choose a folder on another disk"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
-    """The facts that `save_folder` wrote. Raises UserError where the folder is missing, foreign or damaged."""
-    folder = Path(path)
-    durable.restore(folder)
-    manifest = durable.read_manifest(folder)
-    if manifest is None or manifest.kind != kind:
-        damaged = f"is not a {_called(kind)}, or its {_MANIFESTS.get(kind, durable.MANIFEST)} is damaged"
-        raise UserError(f"{folder} {damaged if folder.is_dir() else 'is not a folder'}; {_again(kind)}")
-    if manifest.format != FORMAT_VERSION:
-        raise UserError(
-            f"{folder} has format {manifest.format!r}; this mem1 reads format {FORMAT_VERSION}: {_again(kind)}"
-        )
-    try:
-        for name in manifest.files:
-            if not manifest.intact(folder, name):
-                raise UserError(f"{folder / name} is damaged; delete {folder} and {_again(kind)}")
-    except OSError as error:
-        raise UserError(f"cannot read the {_called(kind)} {folder}: {error.strerror}: {error.filename}") from error
-    return dict(manifest.facts)
-
-
-def understood(path: str | os.PathLike[str], *, kind: str) -> AbstractContextManager[None]:
-    """Raises UserError in place of whatever a loader raises on hand-made files with a fitting manifest."""
-    return read_as_written(f"{path} is no {_called(kind)}", _again(kind))
-
-
-def folder_kind(path: str | os.PathLike[str]) -> str | None:
-    """The kind of the folder at `path`, whose files are not checked; None: it is not one of ours."""
-    durable.restore(path)
-    manifest = durable.read_manifest(Path(path))
-    return None if manifest is None else manifest.kind
-
-
-def index_kind(path: str | os.PathLike[str]) -> str | None:
-    """The kind of the index at `path`; None: there is no index."""
-    kind = folder_kind(path)
-    return None if kind == CLOZES else kind
-
-
-def _called(kind: str) -> str:
-    return "folder of clozes" if kind == CLOZES else f"{kind} index"
-
-
-def _again(kind: str) -> str:
-    return "make it with mem1 data" if kind == CLOZES else "build the index again"
-
-
-def _check_replaceable(target: Path, kind: str) -> None:
-    """Raises UserError unless there is nothing, an empty folder, or a folder of ours and nothing besides."""
-    if not os.path.lexists(target):
-        return
-    elsewhere = "move it away or choose another folder"
-    if target.is_symlink() or not target.is_dir():
-        raise UserError(f"{target} exists and is not a {_called(kind)}; {elsewhere}")
-    content = sorted(target.iterdir())
-    if not content:
-        return
-    manifest = durable.read_manifest(target)
-    if manifest is None or manifest.kind not in (_INDEXES if kind in _INDEXES else (kind,)):
-        raise UserError(f"{target} exists and is not a {_called(kind)}: it holds {content[0].name}; {elsewhere}")
-    for name in manifest.foreign(target):
-        raise UserError(f"{target} holds {name}, which is no part of a {_called(kind)}; {elsewhere}")
-    for name in manifest.files:
-        if (target / name).exists() and not manifest.intact(target, name):
-            raise UserError(f"{target / name} is not as mem1 wrote it and is not replaced; {elsewhere}")
 
 
 CACHE_VARIABLE = "MEM1_CACHE"

@@ -47,7 +47,7 @@ from mem1.net.requests import (
 )
 from mem1.net.threads import Batcher
 from mem1.net.web_server import FINISH_S, Hosts, address, bind, handling, make_server
-from mem1.retrieval import Result, RetrievalFailed, Retriever
+from mem1.retrieval.base import Result, RetrievalFailed, Retriever
 from mem1.retrieval.client import PATH, SearchRequest, encode_found, joined_answer
 from mem1.version import __version__
 

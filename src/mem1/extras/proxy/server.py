@@ -15,7 +15,8 @@ from mem1.extras.proxy.folding import Counts
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Upstream
 from mem1.messages import Bounds, Event, Memory
-from mem1.net.web_server import BOUNDS, Hosts, address, bind, make_server
+from mem1.net.bounds import BOUNDS
+from mem1.net.web_server import Hosts, address, bind, make_server
 from mem1.prices import PriceClass
 
 _FILES = 8192

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mem1.errors import UserError
-from mem1.retrieval import RetrievalFailed
+from mem1.retrieval.base import RetrievalFailed
 
 Mode = Literal["live", "replay", "offline"]
 _APPLICATION = 0x6D656D31

@@ -30,11 +30,12 @@ from mem1.configuration import Config
 from mem1.errors import UserError
 from mem1.net.failover import HostLimit
 from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
-from mem1.retrieval import RetrievalFailed, sound_text
+from mem1.retrieval.base import RetrievalFailed
 from mem1.retrieval.extraction import LibraryMissing, Unreadable, extract
 from mem1.retrieval.web import transport
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_public, parse_address
+from mem1.sanitize import sound_text
 from mem1.version import __version__
 
 AGENT = "mem1"

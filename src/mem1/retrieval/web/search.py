@@ -29,7 +29,7 @@ from mem1.net.spending import LimitReached, Spending, Usage, WebBudget
 from mem1.net.threads import in_parallel
 from mem1.records import Passage
 from mem1.registry import register
-from mem1.retrieval import Result, RetrievalFailed, check_search
+from mem1.retrieval.base import Result, RetrievalFailed, check_search
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.transport import ACCEPTED, HttpReply, HttpRequest, decompress, resolve_any, send
 from mem1.retrieval.web.urls import FetchFailed, Why, parse_address

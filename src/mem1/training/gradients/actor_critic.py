@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from mem1.algorithms.base import CriticConfig
 from mem1.algorithms.losses import Kl, adapted
-from mem1.algorithms.ppo import Ppo
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.recipe.rl import Rl
@@ -39,7 +39,7 @@ class Critic(nn.Module):
     and learning of its own ("separate").
     """
 
-    def __init__(self, config: Ppo, policy: PreTrainedModel, placement: Placement = SINGLE_PROCESS) -> None:
+    def __init__(self, config: CriticConfig, policy: PreTrainedModel, placement: Placement = SINGLE_PROCESS) -> None:
         """`policy` is left unchanged; "separate" copies its trunk in its present state."""
         super().__init__()
         self.trunk: PreTrainedModel | None = None
