@@ -95,7 +95,7 @@ def main(steps: int = 20) -> list[float]:
     # mem1.evaluate and mem1.evaluation: intervals, FLOPs, judges, resumable runs, reports.
     for row in mem1.evaluate(worlds, policy, name="trained", objectives=(OBJECTIVES,), tasks=8):
         print(f"{row.policy}: exact match {row.em:.2f}, peak {row.peak_tokens:.0f} tokens over {row.tasks} tasks")
-    # mem1.training.checkpoints: runs that survive a kill. policy.save(Path("policy")) keeps the weights.
+    # mem1.training.runs: runs that survive a kill. policy.save(Path("policy")) keeps the weights.
     return rewards
 
 
