@@ -320,7 +320,7 @@ class TestReport:
         assert run_names([Path("a/run"), Path("a/other")]) == ["run", "other"]
 
     @pytest.mark.parametrize(
-        ("format", "start"), [("md", "| policy |"), ("csv", "policy,context,"), ("latex", "% Context")]
+        ("format", "start"), [("md", "| policy |"), ("csv", "policy,context,"), ("latex", "% Memory")]
     )
     def test_the_table_for_a_paper_is_printed_or_written(self, tmp_path, run, format, start):
         printed = call("report", run, "--format", format).stdout

@@ -28,7 +28,7 @@ from mem1.memory import (
     memory_policy,
     next_context,
 )
-from mem1.memory.contexts import Kept, Selection
+from mem1.memory.selection import Kept, Selection
 from mem1.records import Turn
 
 PROMPT = (100, 101)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from builders import CHAT_TEMPLATE
@@ -156,7 +156,7 @@ def test_demonstrations_and_samples_that_are_trained_have_one(tmp_path: Path):
     policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
     rollout = make_rollout(config, policy, source, PAPER)
     assert begins_once(contexts_of(demonstrate(config, rollout, source, PAPER)))
-    sampled = replace(rollout, budget=Budget(completion_extra=8, context=8000))
+    sampled = replace(cast(Rollout, rollout), budget=Budget(completion_extra=8, context=8000))
     assert isinstance(sampled.engine, LocalEngine)
     assert begins_once(contexts_of(sampled(source.tasks(objectives=1, count=2, seed=0), sampling=SAMPLING)))
 

@@ -19,9 +19,9 @@ from mem1.cli.recipe_options import Chosen, with_recipe
 from mem1.errors import UserError, printable
 
 if TYPE_CHECKING:
+    from mem1.recipe.recipe import Recipe
     from mem1.records import Task
     from mem1.tasks.compose import Split
-    from mem1.training.loop.recipe import Recipe
 
 _FILES = (".jsonl", ".jsonl.gz", ".parquet")
 

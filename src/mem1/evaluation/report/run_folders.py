@@ -125,7 +125,7 @@ def run_codec(
         tried.append(str(folder))
     raise UserError(
         f"{run}: its recorded tokens are not those of {' or '.join(tried)}; give the folder of its tokenizer: "
-        "--tokenizer TRAJECTORIES"
+        "--tokenizer FOLDER"
     )
 
 
