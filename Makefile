@@ -91,6 +91,8 @@ dist: $(VENV)/installed-release
 	$(BIN)/python -m pip --python $(DIST)/bin/python install --no-deps dist/*.whl
 	$(BIN)/python .ci/lend.py $(DIST)
 	$(BIN)/python -m pip --python $(DIST)/bin/python check
+	cd $(DIST) && bin/python $(CURDIR)/.ci/base.py
+	$(BIN)/python .ci/lend.py $(DIST) train
 	cd $(DIST) && bin/mem1 --version && bin/mem1 train atlas-quick --dry-run
 
 check: lint
@@ -120,7 +122,7 @@ $(BIN)/python:
 
 # An editable installation follows the sources by itself and also serves quickstart.
 $(VENV)/installed: $(SOURCES) | $(BIN)/python
-	test -e $(VENV)/installed-dev || $(PIP) .
+	test -e $(VENV)/installed-dev || $(PIP) '.[train]'
 	touch $@
 
 # of its own: verl wants an older transformers than we take
@@ -141,7 +143,7 @@ $(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
 
 $(FRAMEWORKS)/installed: .ci/agents-newest.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[server]' -r $<
+	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[train]' -r $<
 	touch $@
 
 $(VERSIONS)/%/installed: $(VENV)/installed-dev .ci/versions.py

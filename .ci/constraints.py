@@ -1,4 +1,4 @@
-"""Writes constraints.txt from the environment that runs this: what mem1[dev,docs,release] pulls in, in these versions.
+"""Writes constraints.txt: versions of what mem1-agents[dev,docs,release] pulls in, from the environment that runs this.
 
     make constraints     # installs the newest that the ranges allow into an environment of its own first
 
@@ -43,7 +43,7 @@ def installed(name: str, extras: frozenset[str], found: dict[str, frozenset[str]
             continue
         found[key] = found.get(key, frozenset()) | needed.extras
         installed(key, found[key], found)
-    return {key: Version(metadata.version(key)).public for key in found}
+    return {key: Version(metadata.version(key)).public for key in found if key != "mem1-agents"}
 
 
 def read(text: str) -> tuple[Pins, Pins]:
@@ -72,7 +72,7 @@ def written(old: Pins, new: Pins) -> str:
 
 def main() -> None:
     old, new = read(FILE.read_text()) if FILE.exists() else (Pins(), Pins())
-    here = installed("mem1", frozenset({"dev", "docs", "release"}))
+    here = installed("mem1-agents", frozenset({"dev", "docs", "release"}))
     FILE.write_text(written(here, new) if sys.version_info < (3, 11) else written(old, here))
 
 

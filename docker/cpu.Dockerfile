@@ -8,7 +8,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY recipes recipes
-RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt '.[server,parquet,documents,web]' \
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt '.[train,parquet,documents,web]' \
     && useradd --uid 10001 --create-home mem1 && install -d -o 10001 /work
 
 USER 10001

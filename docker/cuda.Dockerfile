@@ -14,7 +14,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY recipes recipes
 RUN python3 -m venv /opt/mem1 \
-    && pip install -c constraints.txt '.[server,parquet,documents,web,lora,qlora]' \
+    && pip install -c constraints.txt '.[train,parquet,documents,web,lora,qlora]' \
     && useradd --uid 10001 --create-home mem1 && install -d -o 10001 /work
 
 USER 10001

@@ -1,7 +1,7 @@
 """Our losses against TRL's, on the same tensors: trajectories of one context, where the two mean the same thing.
 
 What runs is TRL's own `GRPOTrainer._compute_loss`; the stand-in below has the settings that it reads and returns
-our log-probabilities where a trainer would ask its model for them. `pip install mem1[reference]`; skipped without.
+our log-probabilities where a trainer would ask its model for them. Needs mem1-agents[reference]; skipped without.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("inspect_ai.agent", reason="needs mem1[inspect]")
+pytest.importorskip("inspect_ai.agent", reason="needs mem1-agents[inspect]")
 from inspect_ai import eval
 from inspect_ai.model import ModelOutput, get_model
 from inspect_ai.solver import generate

@@ -12,7 +12,7 @@ import pytest
 from agent_servers import AgentServer, agent_server, facts
 from agent_servers import look as looked
 
-pytest.importorskip("inspect_ai.agent", reason="needs mem1[inspect]")
+pytest.importorskip("inspect_ai.agent", reason="needs mem1-agents[inspect]")
 from inspect_ai import Task, eval
 from inspect_ai.agent import react
 from inspect_ai.dataset import Sample

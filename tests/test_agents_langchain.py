@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agent_servers import AgentServer, agent_server, facts, look
 
-pytest.importorskip("langchain.agents.middleware", reason="needs mem1[langchain]")
+pytest.importorskip("langchain.agents.middleware", reason="needs mem1-agents[langchain]")
 pytest.importorskip("langchain_openai")
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware

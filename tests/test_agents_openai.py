@@ -12,7 +12,7 @@ import pytest
 from agent_servers import AgentServer, agent_server, facts
 from agent_servers import look as looked
 
-pytest.importorskip("agents.run", reason="needs mem1[openai-agents]")
+pytest.importorskip("agents.run", reason="needs mem1-agents[openai-agents]")
 from agents import (
     Agent,
     ModelSettings,

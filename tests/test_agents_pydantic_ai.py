@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agent_servers import AgentServer, agent_server, facts, look
 
-pytest.importorskip("pydantic_ai.capabilities", reason="needs mem1[pydantic-ai]")
+pytest.importorskip("pydantic_ai.capabilities", reason="needs mem1-agents[pydantic-ai]")
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,

@@ -203,7 +203,7 @@ def test_text_without_spaces_is_cut_too():
 
 
 needs_readers = pytest.mark.skipif(
-    find_spec("pypdf") is None or find_spec("trafilatura") is None, reason="needs mem1[documents]"
+    find_spec("pypdf") is None or find_spec("trafilatura") is None, reason="needs mem1-agents[documents]"
 )
 
 

@@ -22,9 +22,9 @@ from chat_templates import QWEN25_LIKE, tokenizer_with
 from endpoints import CALL, END, SEARCH, attempt, in_order
 from worlds import SAMPLING, SMALL, shelf, task
 
-pytest.importorskip("langchain.agents.middleware", reason="needs mem1[langchain]")
+pytest.importorskip("langchain.agents.middleware", reason="needs mem1-agents[langchain]")
 pytest.importorskip("langchain_openai")
-pytest.importorskip("agents", reason="needs mem1[openai-agents]")
+pytest.importorskip("agents", reason="needs mem1-agents[openai-agents]")
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage

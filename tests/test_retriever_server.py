@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ from corpora import TOWNS
 from servers import ServerProcess, in_a_thread
 
 from mem1.errors import UserError
-from mem1.net.web_server import check_packages
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed
 from mem1.retrieval.server import make_app, serve
@@ -195,12 +193,6 @@ def test_an_unavailable_port_and_an_unknown_host_are_named():
                 run(host="127.0.0.1", port=port, workers=workers)
     with pytest.raises(UserError, match=r"cannot listen on 203\.0\.113\.7, port 0"):
         run(host="203.0.113.7", port=0, workers=1)
-
-
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UserError, match=r"the server needs uvicorn: pip install 'mem1\[server\]'"):
-        check_packages()
 
 
 def run(*, host: str, port: int, workers: int) -> None:

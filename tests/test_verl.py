@@ -1,6 +1,6 @@
 """The contract with verl 0.9.1: what it loads of ours, hands to ours, and makes of what ours returns.
 
-Runs where `pip install 'mem1[verl]'` has been done, in an environment of its own, on a CPU; skipped without. Everything
+Runs where mem1-agents[verl] is installed, in an environment of its own, on a CPU; skipped without. Everything
 between the server's client and the optimiser is verl's own code here: configuration, data set, agent-loop worker in a
 Ray cluster of two nodes on this machine, TransferQueue, padding, the trainer's step that computes advantages.
 
@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verl", reason="needs verl: pip install 'mem1[verl]' in an environment of its own (verl.md)")
-pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1[verl]' (verl.md)")
+pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (docs/verl.md)")
+pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1-agents[verl]' (docs/verl.md)")
 
 import numpy as np
 import ray
@@ -264,7 +264,7 @@ def test_the_check_fails_on_a_mutant_that_counts_rows(name: str):
 
 
 def test_the_denominators_of_the_loss_are_ours_where_a_mini_batch_holds_all_contexts():
-    """verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
+    """docs/verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
     data, _ = batch(UNEVEN, seed=0)
     mask = data.batch["response_mask"]
     values = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))

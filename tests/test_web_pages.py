@@ -24,7 +24,7 @@ except ImportError:
     HAS_WEB = False
 else:
     HAS_WEB = True
-needs_web = pytest.mark.skipif(not HAS_WEB, reason="needs the extra mem1[web]")
+needs_web = pytest.mark.skipif(not HAS_WEB, reason="needs the extra mem1-agents[web]")
 
 ARTICLE = """<!doctype html><html><head><title>Oslo</title><script>alert("menu")</script></head><body>
 <nav><a href="/">Home</a> <a href="/login">Log in</a></nav>

@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -464,13 +463,6 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in ("--port", 0, *arguments)])
     return str(ended.value) if isinstance(ended.value.code, str) else capsys.readouterr().err
-
-
-def test_without_the_packages_of_a_server_the_message_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "error: the server needs fastapi: pip install 'mem1[server]'" in mistake(capsys)
 
 
 def test_a_user_s_mistakes_are_one_message(capsys: pytest.CaptureFixture[str], tmp_path: Path):

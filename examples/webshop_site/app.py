@@ -1,4 +1,4 @@
-"""The site as an ASGI application, with its visitors. Requires the packages of `mem1[server]`.
+"""The site as an ASGI application, with its visitors.
 
     GET  /                    the goals                     POST /shop                goal=17, or goal=random
     GET  /shop/VISITOR/STEP   a page of the shop            POST /shop/VISITOR/STEP   query=…, or click=… with options

@@ -60,7 +60,7 @@ def load_model(
     Raises UserError where the model is missing, incomplete or pickled, or needs code of its own to run.
     """
     if importlib.util.find_spec("sentence_transformers") is None:  # importing it takes seconds
-        raise UserError("encoders need sentence-transformers: pip install 'mem1[dense]'")
+        raise UserError("encoders need sentence-transformers: pip install 'mem1-agents[dense]'")
     folder = model_folder(name)
     import sentence_transformers
     from transformers.utils.logging import disable_progress_bar

@@ -53,7 +53,7 @@ def import_pyarrow(path: str | os.PathLike[str]) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise UserError(
-            f"{path} is a Parquet file, which needs pyarrow ({error}): pip install 'mem1[parquet]'"
+            f"{path} is a Parquet file, which needs pyarrow ({error}): pip install 'mem1-agents[parquet]'"
         ) from error
     return pyarrow, pyarrow.parquet
 

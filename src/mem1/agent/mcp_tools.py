@@ -7,7 +7,7 @@ What a server says is untrusted: a name that a provider would refuse is rewritte
 lists have limits, and whatever goes wrong in a call is its result. What a command writes to stderr is shown only where
 the server does not start.
 
-Needs `pip install "mem1[mcp]"`; the package is imported when an agent connects.
+Needs `pip install "mem1-agents[mcp]"`; the package is imported when an agent connects.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class McpServer:
         try:
             from mcp import Client
         except ImportError as error:
-            raise UserError('MCP servers need the package mcp, version 2: pip install "mem1[mcp]"') from error
+            raise UserError('MCP servers need the package mcp, version 2: pip install "mem1-agents[mcp]"') from error
         # a line that is no message is logged with its stack trace, which goes to stderr where nobody configured logging
         for noisy in ("mcp", "httpx2"):
             logging.getLogger(noisy).addHandler(logging.NullHandler())

@@ -40,6 +40,8 @@ CommandLineError: type[Exception] = next(
 )
 """Typer's error for a command line that it cannot read; Typer has no public name for it."""
 
+_OF_TRAINING = frozenset({"tensorboard", "torch", "transformers"})
+"""Packages of the extra "train"."""
 _NEXT_STEP = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -70,6 +72,8 @@ def ended_by(error: Exception) -> str | None:
         return explain_unknown(error)
     if isinstance(error, OSError):
         return _of_the_system(error)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _OF_TRAINING:
+        return f"this needs {error.name}, which is not installed: pip install 'mem1-agents[train]'"
     if isinstance(error, MemoryError):
         return "the machine's memory is full; ask for less, or close other programs"
     if is_full(error):

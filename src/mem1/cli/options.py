@@ -152,18 +152,16 @@ def make_folder_of(file: Path) -> None:
         raise UserError(f"{file} is a folder; give the name of a file in it")
 
 
-def machine(invocation: typer.Context) -> Machine:
-    """This machine, or the one that the command line was called with: `app(args, obj=Machine(...))`."""
-    from mem1.engines.device import Machine
-
-    return invocation.find_object(Machine) or Machine.here()
+def machine(invocation: typer.Context) -> Machine | None:
+    """The machine that the command line was called with, `app(args, obj=Machine(...))`; None: this one."""
+    return invocation.find_root().obj
 
 
 def chosen_device(invocation: typer.Context, device: str | None, *, training: bool = False) -> Device:
     """The device that an option or a recipe's key names. Raises UserError if the machine has none such."""
-    from mem1.engines.device import choose
+    from mem1.engines.device import Machine, choose
 
-    return choose(known("device", device), machine(invocation), training=training)
+    return choose(known("device", device), machine(invocation) or Machine.here(), training=training)
 
 
 def with_device(config: Recipe, device: str | None) -> Recipe:

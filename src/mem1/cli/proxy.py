@@ -45,14 +45,12 @@ def command(
     from mem1.cli.progress import say, stderr
     from mem1.memory import Fold, Full, memory_policy
     from mem1.messages import Bounds
-    from mem1.net.web_server import check_packages
     from mem1.prices import price_class
 
     chosen = memory_policy(memory)
     known = None if prices is None else price_class(prices)
     if chosen == Fold(None) and known is None:
         raise UserError("fold(auto) needs --prices, such as --prices hosted-90; docs/cost.md has the classes")
-    check_packages()
     from mem1.extras.proxy.server import serve
     from mem1.extras.proxy.upstream import root_of
 

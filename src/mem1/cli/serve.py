@@ -62,14 +62,11 @@ def policy(
     """
     from mem1.cli.progress import stderr
     from mem1.engines.config import STAND_IN
-    from mem1.engines.servers import api_key
-    from mem1.net.web_server import check_packages
-    from mem1.policy.policy import load_policy, own_chat
-
-    check_packages()
     from mem1.engines.policy_sampler import Sampler, ScriptedSampler
     from mem1.engines.policy_server import serve
+    from mem1.engines.servers import api_key
     from mem1.engines.stand_in import stand_in, stand_in_chat
+    from mem1.training.weights.policy import load_policy, own_chat
 
     console, token = stderr(), api_key(token_env)
     if policy == STAND_IN:
@@ -121,9 +118,6 @@ def retriever(
 ) -> None:
     """Answer searches over HTTP by the protocol of Search-R1's retrieval server."""
     from mem1.cli.progress import stderr
-    from mem1.net.web_server import check_packages
-
-    check_packages()
     from mem1.retrieval.server import serve
 
     work_begins()

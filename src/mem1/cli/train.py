@@ -81,7 +81,7 @@ def command(
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    with joined_for(config, machine(invocation)) as ranks:
+    with joined_for(config, machine(invocation) or Machine.here()) as ranks:
         console.quiet = ranks.rank > 0
         if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
             # no mistake: torchrun starts a command again as it was

@@ -12,7 +12,6 @@ errors are in OpenAI's form, on one line, and tell clients not to try again:
     409     the attempt is over
     503     the engine failed, and the attempt is over
 
-Needs the packages of `mem1[server]`.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from mem1.envs.base import Action, Observation
 from mem1.errors import UserError
 from mem1.messages.sessions import Latest
 from mem1.net import requests
-from mem1.net.bounds import Bounds
 from mem1.net.requests import ClientGone, Room, read_body, read_json, unless_gone
 from mem1.net.threads import Pool
-from mem1.net.web_server import Hosts, address, bind, check_packages, make_server
+from mem1.net.web_server import Bounds, Hosts, address, bind, make_server
 from mem1.records import Ended
 
 if TYPE_CHECKING:
@@ -72,7 +70,6 @@ class Endpoint:
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        check_packages()
         self._attempts: dict[str, tuple[Recording, Observe]] = {}
         self._ended: Latest[bool] = Latest(_ENDED)
         self._pool = Pool(_CALLS)

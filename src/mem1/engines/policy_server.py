@@ -14,7 +14,7 @@
 4xx: the request is wrong, and the answer says why; 503: too many requests are waiting. Requests that wait at the same
 time are sampled together; one whose client hangs up before its batch begins is dropped. Weights are read from the very
 bytes whose checksum was compared, from safetensors inside the server's folder only, which hold numbers and no code.
-Needs `mem1[server]`.
+Needs `mem1-agents[train]`, but for the stand-in.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class GymnasiumSource(TaskSource):
             from gymnasium.spaces import Discrete, Text
         except ImportError as error:
             raise UserError(
-                f'tasks.kind = "gymnasium" needs gymnasium ({error}): pip install "mem1[gymnasium]"'
+                f'tasks.kind = "gymnasium" needs gymnasium ({error}): pip install "mem1-agents[gymnasium]"'
             ) from error
         try:
             if all(part.isidentifier() for part in config.id.replace(":", ".").split(".")) and ":" in config.id:

@@ -41,7 +41,9 @@ try:
 
     from mem1.extras.agents.inspect import MemoryCompaction
 except ImportError as error:
-    raise UserError(f"the benchmark for Inspect needs inspect-ai ({error}): pip install 'mem1[inspect]'") from error
+    raise UserError(
+        f"the benchmark for Inspect needs inspect-ai ({error}): pip install 'mem1-agents[inspect]'"
+    ) from error
 
 _MADE, _OVER = "mem1:answer", "mem1:over"
 """Keys of the sample's store: the answer that calls have made up, and how the attempt ended before another."""

@@ -32,7 +32,7 @@ try:
     from mem1.envs.verifiers.chat_loop import ChatLoop, ChatLoopConfig, Send
 except ImportError as error:
     raise UserError(
-        f'tasks for verifiers need verifiers 0.4 and Python 3.11 ({error}): pip install "mem1[verifiers]"'
+        f'tasks for verifiers need verifiers 0.4 and Python 3.11 ({error}): pip install "mem1-agents[verifiers]"'
     ) from error
 
 __all__ = ["MemoryEnv", "MemoryLoop", "RecipeTaskset"]

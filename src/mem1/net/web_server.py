@@ -215,16 +215,6 @@ FINISH_S = 30
 """Seconds that open requests get to finish when the server stops."""
 
 
-def check_packages() -> None:
-    """Raises UserError where packages of a server are missing."""
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"the server needs {error.name}: pip install 'mem1[server]'") from error
-
-
 def bind(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
     """Sockets on one port; 0: any free port. Raises UserError where the address is taken or unknown."""
     try:

@@ -18,7 +18,6 @@ from mem1.endpoint.config import MADE_BY, AgentConfig
 from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.envs.tasks import QuestionTasks
 from mem1.errors import UserError
-from mem1.net.web_server import check_packages
 from mem1.packing.attention import check_packable
 from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
@@ -162,7 +161,6 @@ def _codec(config: Recipe) -> Codec | None:
 
 def _agent(agent: AgentConfig) -> str:
     """Import the agent's function, or look for its program."""
-    check_packages()
     agent.runs()
     return f"{agent.name.removeprefix(MADE_BY)}, {agent.concurrency} attempts at a time"
 

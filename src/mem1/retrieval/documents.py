@@ -159,7 +159,7 @@ def _isolated(kind: Kind, library: str, content: bytes, path: Path) -> tuple[str
     try:
         return extract(kind, content, seconds=SECONDS)
     except LibraryMissing as error:
-        raise UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1[documents]'") from error
+        raise UserError(f"{path} needs {library} to be read ({error}): pip install 'mem1-agents[documents]'") from error
 
 
 Reader = Callable[[bytes, Path], tuple[str | None, str]]

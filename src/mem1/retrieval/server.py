@@ -9,7 +9,7 @@
 Requests that wait at the same time are searched together. One of many queries is searched in several calls, with other
 requests in between. A request whose client hangs up is dropped. Every worker process opens the search engine itself (a
 memory-mapped index still is in memory only once) and has its own socket on the same port, among which the kernel
-distributes connections. Needs the packages of `mem1[server]`.
+distributes connections.
 """
 
 from __future__ import annotations

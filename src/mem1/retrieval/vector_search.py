@@ -74,7 +74,7 @@ def check_nearest(kind: str) -> NearestKind:
         try:
             import faiss  # noqa: F401
         except ImportError as error:
-            raise UserError(f"{kind} needs FAISS ({error}): pip install 'mem1[dense]', or use flat") from error
+            raise UserError(f"{kind} needs FAISS ({error}): pip install 'mem1-agents[dense]', or use flat") from error
     return kind
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mem1 import __version__
 from mem1.bench.results import Attempt, Result, Spent
 from mem1.errors import UserError
 
@@ -45,7 +45,7 @@ def read_loca(folder: Path, *, memory: str, level: int) -> Result:
         about={"kind": "loca-bench", "folder": folder.name},
         suite=f"{FAMILY}-{level}k",
         seed=0,
-        version=metadata.version("mem1"),
+        version=__version__,
         tasks=_TASKS,
         attempts=tuple(_attempt(path, memory, level) for path in evaluated),
         seconds=float(about.get("elapsed_seconds") or 0.0),

@@ -203,7 +203,8 @@ def _made_stage(key: str, seat: str) -> Stage:
         import verifiers.v1  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            f'tasks.kind = "verifiers" needs verifiers 0.4 and Python 3.11 ({error}): pip install "mem1[verifiers]"'
+            f'tasks.kind = "verifiers" needs verifiers 0.4 and Python 3.11 ({error}): pip install '
+            "'mem1-agents[verifiers]'"
         ) from error
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())

@@ -38,7 +38,7 @@ try:
     from inspect_ai.tool import Tool, ToolInfo, tool
     from inspect_ai.util import store
 except ImportError as error:
-    raise UserError(f"a memory for Inspect needs inspect-ai ({error}): pip install 'mem1[inspect]'") from error
+    raise UserError(f"a memory for Inspect needs inspect-ai ({error}): pip install 'mem1-agents[inspect]'") from error
 
 _RECALL = RECALL_TOOL["function"]
 

@@ -30,7 +30,9 @@ try:
     from langchain_core.runnables.config import ensure_config, var_child_runnable_config
     from langgraph.constants import TAG_NOSTREAM
 except ImportError as error:
-    raise UserError(f"a memory for LangChain needs langchain 1.0 ({error}): pip install 'mem1[langchain]'") from error
+    raise UserError(
+        f"a memory for LangChain needs langchain 1.0 ({error}): pip install 'mem1-agents[langchain]'"
+    ) from error
 
 _RECALL = RECALL_TOOL["function"]
 

@@ -28,7 +28,7 @@ try:
     from agents.run import CallModelData, ModelInputData
 except ImportError as error:
     raise UserError(
-        f"a memory for the OpenAI Agents SDK needs it ({error}): pip install 'mem1[openai-agents]'"
+        f"a memory for the OpenAI Agents SDK needs it ({error}): pip install 'mem1-agents[openai-agents]'"
     ) from error
 
 _RECALL = RECALL_TOOL["function"]

@@ -41,7 +41,7 @@ try:
     from pydantic_ai.models import ModelRequestContext
 except ImportError as error:
     raise UserError(
-        f"a memory for pydantic-ai needs pydantic-ai-slim 1.80 ({error}): pip install 'mem1[pydantic-ai]'"
+        f"a memory for pydantic-ai needs pydantic-ai-slim 1.80 ({error}): pip install 'mem1-agents[pydantic-ai]'"
     ) from error
 
 _RECALL = RECALL_TOOL["function"]

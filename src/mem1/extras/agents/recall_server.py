@@ -3,7 +3,7 @@
     conversation.jsonl      a line for each message of the whole conversation, appended as the agent goes on
     recall("r1a2b3c4d")     the result behind a handle that stands in the messages that the model sees
 
-The file is read again when it has changed. Needs `pip install "mem1[mcp]"`.
+The file is read again when it has changed. Needs `pip install "mem1-agents[mcp]"`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def recall_server(path: Path, form: str = "chat") -> MCPServer:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ImageContent, TextContent
     except ImportError as error:
-        raise UserError('mem1 serve-recall needs the package mcp, version 2: pip install "mem1[mcp]"') from error
+        raise UserError('mem1 serve-recall needs the package mcp, version 2: pip install "mem1-agents[mcp]"') from error
     log = Log(path)
     server = MCPServer("mem1-recall", log_level="ERROR")
 

@@ -213,7 +213,7 @@ def _extract(html: str) -> tuple[str, str]:
         return extract("page", sound_text(html).encode(), seconds=SECONDS)
     except LibraryMissing as error:
         raise UserError(
-            f"reading web pages needs the package trafilatura ({error}); install it: pip install 'mem1[web]'"
+            f"reading web pages needs the package trafilatura ({error}); install it: pip install 'mem1-agents[web]'"
         ) from error
     except Unreadable as error:
         # the library parses hostile input; a page that makes it fail counts as a page without text

@@ -111,7 +111,7 @@ def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(f"{address} needs the datasets library: pip install 'mem1[datasets]'") from error
+        raise UserError(f"{address} needs the datasets library: pip install 'mem1-agents[datasets]'") from error
     try:
         rows = datasets.load_dataset(name, configuration, split=split)
     except Exception as error:  # the library raises many kinds of errors, its own and the network's

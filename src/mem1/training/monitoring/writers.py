@@ -99,7 +99,8 @@ def check_writers(names: Sequence[str]) -> str:
         library = getattr(register.writer.get(name), "library", None)
         if library is not None and find_spec(library) is None:
             raise UserError(
-                f"writers: {name} needs {library}, which is not installed: pip install 'mem1[{name}]', or leave it out"
+                f"writers: {name} needs {library}, which is not installed: pip install "
+                f"'mem1-agents[{'train' if name == 'tensorboard' else name}]', or leave it out"
             )
     return ", ".join(names) or "none"
 

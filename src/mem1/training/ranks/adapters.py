@@ -49,7 +49,7 @@ def with_adapters(model: M, config: Lora) -> M:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise UserError("[lora] needs peft, which is not installed: pip install 'mem1[lora]'") from error
+        raise UserError("[lora] needs peft, which is not installed: pip install 'mem1-agents[lora]'") from error
     if config.quantize is not None:
         quantize(model)
     targets = "all-linear" if config.layers is None else list(config.layers)
@@ -168,7 +168,7 @@ def quantize(model: PreTrainedModel) -> None:
         from bitsandbytes.nn.modules import Linear4bit, Params4bit
     except ImportError as error:
         raise UserError(
-            "lora.quantize needs bitsandbytes, which is not installed: pip install 'mem1[qlora]'"
+            "lora.quantize needs bitsandbytes, which is not installed: pip install 'mem1-agents[qlora]'"
         ) from error
     head = model.get_output_embeddings()
     options: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": False}
