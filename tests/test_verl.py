@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (docs/verl.md)")
-pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1-agents[verl]' (docs/verl.md)")
+pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (verl.md)")
+pytest.importorskip("transfer_queue", reason="needs TransferQueue: pip install 'mem1-agents[verl]' (verl.md)")
 
 import numpy as np
 import ray

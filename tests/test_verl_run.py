@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (docs/verl.md)")
+pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (verl.md)")
 
 import torch
 from builders import CHAT_TEMPLATE

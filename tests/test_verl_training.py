@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (docs/verl.md)")
+pytest.importorskip("verl", reason="needs mem1-agents[verl] in an environment of its own (verl.md)")
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
