@@ -35,7 +35,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
-from mem1.policy.policy import policy_folder
+from mem1.policy.folders import policy_folder
 from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation

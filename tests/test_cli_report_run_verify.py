@@ -31,7 +31,8 @@ from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
 from mem1.memory import memory_policy
-from mem1.policy.policy import SHIPPED_SHOP, Policy, policy_folder
+from mem1.policy.folders import SHIPPED_SHOP, policy_folder
+from mem1.policy.policy import Policy
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
 from mem1.protocol import PAPER

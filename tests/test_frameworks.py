@@ -39,7 +39,8 @@ from mem1.endpoint.rollout import AgentRollout
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.local import LocalEngine
 from mem1.packing import pack
-from mem1.policy.policy import SHIPPED, load_policy
+from mem1.policy.folders import SHIPPED
+from mem1.policy.policy import load_policy
 from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel

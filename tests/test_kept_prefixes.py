@@ -20,7 +20,8 @@ from mem1.engines.local import LocalEngine
 from mem1.engines.workers import local_engine
 from mem1.evaluation.runner import evaluate
 from mem1.memory import memory_policy
-from mem1.policy.policy import SHIPPED, load_policy
+from mem1.policy.folders import SHIPPED
+from mem1.policy.policy import load_policy
 from mem1.policy.tiny_model import new_model
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation

@@ -27,7 +27,7 @@ from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
 from mem1.evaluation.agents import tokenizer_folder
-from mem1.policy.policy import policy_folder
+from mem1.policy.folders import policy_folder
 from mem1.protocol import PAPER_NOTES
 from mem1.recipe.scripted import search_then_answer
 from mem1.records import Question

@@ -36,7 +36,8 @@ from mem1.planning.networks import (
 from mem1.planning.plan import advise, make_plan
 from mem1.planning.stages import Passes, counted, made_groups
 from mem1.planning.step_time import GPUS, cluster, forward_flops, update_flops
-from mem1.policy.policy import load_policy, policy_folder
+from mem1.policy.folders import policy_folder
+from mem1.policy.policy import load_policy
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts

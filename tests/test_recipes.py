@@ -12,7 +12,8 @@ from mem1.cli.recipe_options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
-from mem1.policy.policy import SHIPPED_MEMORIES, SHIPPED_NOTES, load_policy
+from mem1.policy.folders import SHIPPED_MEMORIES, SHIPPED_NOTES
+from mem1.policy.policy import load_policy
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe

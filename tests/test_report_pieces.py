@@ -19,7 +19,7 @@ from mem1.evaluation.fact_retention import facts_of
 from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
 from mem1.evaluation.report.viewer_data import PageData, changes, compressed, facts_by_turn
 from mem1.memory import Capped, Full, MemoryPolicy, NoMemory, next_context
-from mem1.policy.policy import SHIPPED, SHIPPED_SHOP, policy_folder
+from mem1.policy.folders import SHIPPED, SHIPPED_SHOP, policy_folder
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn

@@ -17,7 +17,8 @@ from transformers import (
 )
 
 from mem1.evaluation.tokens import ModelShape, config_shape, forward_flops, model_shape
-from mem1.policy.policy import load_config, load_policy, policy_folder
+from mem1.policy.folders import policy_folder
+from mem1.policy.policy import load_config, load_policy
 
 SMALL = {
     "hidden_size": 16,

@@ -16,7 +16,8 @@ from mem1.envs.webshop.catalogue import Entry
 from mem1.envs.webshop.files import write_entries
 from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.tasks import WebShopTasks
-from mem1.policy.policy import SHIPPED_SHOP, Policy, load_policy, make_policy
+from mem1.policy.folders import SHIPPED_SHOP
+from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import bpe_tokenizer, shop_tokenizer
 from mem1.protocol import PAPER_SHOP, PAPER_SHOP_NOTES, vocabulary

@@ -66,7 +66,7 @@ def policy(
     from mem1.engines.policy_server import serve
     from mem1.engines.servers import api_key
     from mem1.engines.stand_in import stand_in, stand_in_chat
-    from mem1.training.weights.policy import load_policy, own_chat
+    from mem1.policy.policy import load_policy, own_chat
 
     console, token = stderr(), api_key(token_env)
     if policy == STAND_IN:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mem1.evaluation.metrics import Row
-    from mem1.training.loop.recipe import Recipe
+    from mem1.recipe.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
 
 
@@ -74,8 +74,8 @@ def command(
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.engines.device import Machine
-    from mem1.training.loop.train import train
     from mem1.training.ranks.placement import Placement, joined_for
+    from mem1.training.train import train
 
     if dry:
         _dry_run(config, folder, as_json=as_json)
@@ -192,7 +192,7 @@ def export(
     if not checkpoint.is_dir():
         raise UserError(f"no folder {checkpoint}; give one such as runs/quickstart/train/checkpoints/checkpoint-000040")
     from mem1.cli.progress import stderr
-    from mem1.training.weights.policy import export_checkpoint
+    from mem1.training.runs.checkpoint import export_checkpoint
 
     export_checkpoint(checkpoint, out)
     stderr().print(f"The policy is in {out}")
@@ -211,7 +211,7 @@ def quickstart(
     seed: Annotated[
         int,
         typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, sampling and evaluation."),
-        Fills("mem1.training.loop.recipe:Recipe.seed"),
+        Fills("mem1.recipe.recipe:Recipe.seed"),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run. Default: runs/quickstart-seed<SEED>.", show_default=False)
@@ -268,8 +268,8 @@ def quickstart(
 def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.eval import evaluate_policy
     from mem1.cli.progress import TrainingBar, bars
-    from mem1.training.loop.train import train
-    from mem1.training.weights.policy import load_policy
+    from mem1.policy.policy import load_policy
+    from mem1.training.train import train
 
     assert config.model.path is not None, f"{QUICKSTART} names its policy"
     shipped = load_policy(config.model.path, device=ranks.device)

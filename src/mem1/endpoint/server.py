@@ -12,6 +12,7 @@ errors are in OpenAI's form, on one line, and tell clients not to try again:
     409     the attempt is over
     503     the engine failed, and the attempt is over
 
+Needs the packages of `mem1-agents`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from mem1.envs.base import Action, Observation
 from mem1.errors import UserError
 from mem1.messages.sessions import Latest
 from mem1.net import requests
+from mem1.net.bounds import Bounds
 from mem1.net.requests import ClientGone, Room, read_body, read_json, unless_gone
 from mem1.net.threads import Pool
-from mem1.net.web_server import Bounds, Hosts, address, bind, make_server
+from mem1.net.web_server import Hosts, address, bind, make_server
 from mem1.records import Ended
 
 if TYPE_CHECKING:

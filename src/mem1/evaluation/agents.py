@@ -104,7 +104,7 @@ class Agent:
 
 def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Agent:
     """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
-    from mem1.policy.policy import SHIPPED
+    from mem1.policy.folders import SHIPPED
 
     path = recipe.model.path
     opened = recipe.engine.elsewhere(path)
@@ -165,7 +165,7 @@ def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | No
 
 def tokenizer_folder(given: str | None, model: str) -> Path:
     """The folder that is given, or that of the model if it is here; there is no other default."""
-    from mem1.policy.policy import policy_folder
+    from mem1.policy.folders import policy_folder
 
     if given == STAND_IN:
         return Path(str(resources.files("mem1"))) / "assets" / STAND_IN

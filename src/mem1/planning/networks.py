@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mem1.errors import UserError
 from mem1.evaluation.tokens import ModelShape
 from mem1.packing.attention import PACKABLE
-from mem1.policy.policy import SHIPPED, policy_folder
+from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.tokenizers import words_of
 from mem1.protocol import vocabulary
 from mem1.recipe.model import Distributed, Lora, TinyModel

@@ -22,7 +22,7 @@ from mem1.packing.attention import check_packable
 from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
-from mem1.policy.policy import SHIPPED, policy_folder
+from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.tokenizers import words_of
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe

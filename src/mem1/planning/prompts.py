@@ -15,7 +15,7 @@ from mem1.dialogue import offered
 from mem1.engines.chat_config import Chat
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.policy.policy import SHIPPED, policy_folder
+from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.protocol import Tags, vocabulary
 from mem1.recipe.recipe import Recipe
 

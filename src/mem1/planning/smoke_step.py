@@ -21,7 +21,8 @@ from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.planning.networks import made_model, recipe_network, small
-from mem1.policy.policy import SHIPPED, Policy, policy_folder
+from mem1.policy.folders import SHIPPED, policy_folder
+from mem1.policy.policy import Policy
 from mem1.policy.tokenizers import words_of
 from mem1.protocol import ACT, Tags, vocabulary
 from mem1.recipe.recipe import Recipe

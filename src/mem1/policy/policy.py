@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,8 @@ from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
-from mem1.model_folder import cached_snapshot, how_to_fetch
+from mem1.model_folder import how_to_fetch
+from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
 from mem1.protocol import PAPER, VOCABULARIES, Tags, vocabulary
@@ -40,17 +40,6 @@ from mem1.run_folder import RESOLVED
 if TYPE_CHECKING:
     from mem1.engines.chat_messages import ChatMessages
 
-SHIPPED = "shipped"
-SHIPPED_NOTES = "shipped-notes"
-SHIPPED_MEMORIES = "shipped-memories"
-SHIPPED_SHOP = "shipped-shop"
-SHIPPED_FOLDERS = {
-    SHIPPED: "atlas-warm-start",
-    SHIPPED_NOTES: "atlas-notes-warm-start",
-    SHIPPED_MEMORIES: "atlas-memories-warm-start",
-    SHIPPED_SHOP: "webshop-warm-start",
-}
-"""Name of a policy that comes with the package -> its folder among the assets."""
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
 _KIND = "policy"
@@ -113,22 +102,6 @@ class Policy:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
-
-
-def policy_folder(path: str | Path) -> Path:
-    """The folder itself, that of a shipped policy, or the snapshot of a Hugging Face id in the local cache.
-
-    shipped             Atlas under constant memory
-    shipped-notes       Atlas with notes, has never kept more than four answers
-    shipped-memories    the same under the other memories
-    shipped-shop        the invented shop
-    """
-    name = SHIPPED_FOLDERS.get(str(path))
-    if name is not None:
-        return Path(str(resources.files("mem1"))) / "assets" / name
-    if Path(path).exists():
-        return Path(path)
-    return cached_snapshot(str(path)) or Path(path)
 
 
 def load_policy(

@@ -46,7 +46,7 @@ class Lora(Config):
     """Last parts of the names of linear layers, such as q_proj; None: all of them but the head."""
     quantize: Literal["nf4"] | None = None
     """Hold the frozen linear layers, except the head, in 4 bits per weight (QLoRA); None: as they are. The policy that
-    samples gets the quantised weights too, so both are the same policy. Needs mem1[qlora]."""
+    samples gets the quantised weights too, so both are the same policy. Needs mem1-agents[qlora]."""
 
 
 DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")]

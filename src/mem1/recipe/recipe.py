@@ -10,12 +10,12 @@ A stage without a section is skipped. Stages run in this order: recall, sft, rl.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
-from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, MOST_WORKERS, GreedyOrWarm, Seed, Sizes
+from mem1.configuration.model import MOST_WORKERS, Seed
 from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.endpoint.config import AgentConfig
 from mem1.engines.chat_config import Chat
@@ -23,139 +23,16 @@ from mem1.engines.config import Engines, LocalModel
 from mem1.envs.tasks import Tasks
 from mem1.memory import memory_policy
 from mem1.protocol import vocabulary
+from mem1.recipe.evaluation import Evaluation, JudgeConfig
+from mem1.recipe.model import Distributed, Lora, ModelConfig
+from mem1.recipe.rl import ContextName, LocalRollouts, Rl, Rollouts
+from mem1.recipe.run_warnings import RunWarnings
+from mem1.recipe.supervised import Recall, Sft
 from mem1.registry import register
 from mem1.rollout import Budget, check_vocabulary
-from mem1.tasks.prompts import LABELS, PromptFile, instructs
-from mem1.training.loop.rl_config import ContextName, LocalRollouts, Rl, Rollouts
-from mem1.training.loop.run_warnings import RunWarnings
-from mem1.training.loop.supervised_config import Recall, Sft
-
-
-class Distributed(Config):
-    """`[distributed]`: how the networks are sharded over the ranks. Only `mixed_precision` changes what is learnt."""
-
-    mixed_precision: Literal["bf16"] | None = None
-    """Precision of weights and activations in the forward and backward pass; gradient sums, the optimiser and the
-    weights that it updates stay in fp32. None: everything in the model's own type."""
-    activation_checkpointing: bool = False
-    """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work."""
-    cpu_offload: bool = False
-    """Keep weights, gradients and optimiser states in the computer's memory, not on the GPU; no effect on a CPU."""
-    reference_offload: bool = False
-    """`cpu_offload` for the frozen reference policy alone."""
-    reshard_after_forward: bool = True
-    """Free a layer's gathered weights between forward and backward pass. False: faster, with more memory."""
-
-
-BLOCK = 64
-"""Weights of a row that share a scale when they are quantised."""
-
-
-class Lora(Config):
-    """`[lora]`: `[sft]` and `[rl]` train adapters beside the layers, not the layers."""
-
-    rank: int = Field(default=16, ge=1, le=65_536)
-    """Rank of the adapters: rows of A, columns of B."""
-    alpha: float = Field(default=32.0, gt=0)
-    """Scale of the adapters, times the rank: the product B A is multiplied by alpha / rank."""
-    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Last parts of the names of linear layers, such as q_proj; None: all of them but the head."""
-    quantize: Literal["nf4"] | None = None
-    """Hold the frozen linear layers, except the head, in 4 bits per weight (QLoRA); None: as they are. The policy that
-    samples gets the quantised weights too, so both are the same policy. Needs mem1-agents[qlora]."""
-
-
-DeviceName = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")]
-"""auto: CUDA where there is one, else the CPU, or for sampling and evaluation alone Apple's GPU."""
-DtypeName = Literal["auto", "float32", "bfloat16"]
-"""auto: see `mem1.engines.device.sampling_dtype`."""
-AttentionName = Literal["auto", "blocks", "flex"]
-"""auto: see `mem1.packing.attention.choose_attention`."""
-
-
-class TinyModel(Config):
-    """`[model.new]`: a small Qwen2 made from scratch."""
-
-    hidden_size: int = Field(default=128, gt=0, le=65_536)
-    layers: int = Field(default=4, gt=0, le=1_000)
-    heads: int = Field(default=4, gt=0, le=1_000)
-    feed_forward: int = Field(default=384, gt=0, le=1_000_000)
-    max_positions: int = Field(default=8192, gt=0, le=MOST_TOKENS)
-    rope_theta: float = Field(default=10000.0, gt=0)
-    look_back: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (1, 2)
-    """Distances, in tokens, at which heads of layers 0 and 1 look back, one head per distance; empty: none."""
-    look_back_strength: float = Field(default=3.0, gt=0)
-    """Scale of the look-back biases; attention scores grow with its square."""
-    induction: bool = False
-    """Start with heads that copy what followed the same tokens before (`mem1.training.weights.tiny_model`). Needs at
-    least three layers and four heads, and look_back = [1, 2, 5, 6]; works best with a look_back_strength of about 6 and
-    a rope_theta of about 1e6."""
-    tokenizer: Literal["atlas", "shop", "bpe"] = "atlas"
-    """atlas, shop: a token per word of the invented worlds or shops; bpe: byte-level, trained on the tasks' texts."""
-    labels: int = Field(default=LABELS, ge=1, le=1000)
-    """Questions whose labels have tokens in atlas, beginning with Q1."""
-    vocab_size: int = Field(default=2000, ge=300, le=1_000_000)
-    """Number of tokens of a bpe tokenizer; the other tokenizers have a fixed number."""
-
-    @model_validator(mode="after")
-    def _heads_have_room(self) -> TinyModel:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"hidden_size {self.hidden_size} must be an even number of times heads {self.heads}")
-        if self.induction and (self.layers < 3 or self.heads < 4 or self.look_back != (1, 2, 5, 6)):
-            raise ValueError("induction needs layers = 3 or more, heads = 4 or more, and look_back = [1, 2, 5, 6]")
-        return self
-
-
-class ModelConfig(Config):
-    """`[model]`: which weights, and what computes with them. Give `path`, `new`, or neither for the shipped policy."""
-
-    path: str | None = None
-    """Folder of a transformers model with safetensors weights and tokenizer.json."""
-    new: TinyModel | None = None
-    chat_template: bool = False
-    """Put every prompt into the chat template of the model's folder; everything after it is the model's reply. For
-    models that were trained on chats. The template's tokens are part of the contexts and are never trained."""
-    device: DeviceName = "auto"
-    """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""
-    dtype: DtypeName = "auto"
-    """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. Trained weights are float32;
-    with bfloat16 a copy of the policy samples."""
-    attention: AttentionName = "auto"
-    """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
-    elsewhere."""
-
-    @property
-    def name(self) -> str:
-        """Name of the model in messages."""
-        return "the recipe's new model" if self.new is not None else self.path or "the shipped policy"
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> ModelConfig:
-        if self.path is not None and self.new is not None:
-            raise ValueError("give model.path or model.new, not both; model.new=null drops the recipe's new model")
-        if self.chat_template and self.new is not None:
-            raise ValueError("model.new has no chat template; leave out model.chat_template, or give model.path")
-        return self
-
+from mem1.tasks.prompts import PromptFile, instructs
 
 WriterName = Annotated[str, AfterValidator(lambda name: register.writer.get(name) and name)]
-
-
-class Evaluation(Config):
-    """`[evaluation]`: what is measured, on the evaluation half of the tasks."""
-
-    objectives: Sizes = (1, 2, 4, 8, 16)
-    tasks: int = Field(default=100, ge=1, le=MOST_TASKS)
-    """Tasks per number of objectives."""
-    temperature: GreedyOrWarm = 0.0
-    """0: greedy."""
-    seed: Seed = 0
-    every: int = Field(default=0, ge=0)
-    """Steps of [rl] between validations, which attempt development tasks greedily while the run trains; 0: none."""
-    validation_objectives: Sizes | None = None
-    """Numbers of objectives of the validation; None: those of the last phase of rl.curriculum."""
-    validation_tasks: int = Field(default=50, ge=1, le=MOST_TASKS)
-    """Development tasks per number of objectives."""
 
 
 class Kept(Config):
@@ -165,15 +42,6 @@ class Kept(Config):
     """Groups kept of each step; 0: none."""
     megabytes: float = Field(default=100.0, gt=0)
     """Largest size of the kept attempts; beyond it the oldest steps are removed."""
-
-
-class JudgeConfig(Config):
-    """A language model that judges the answers of `mem1 eval`, beside exact match."""
-
-    url: str
-    """Base address of a server that speaks OpenAI's chat protocol; its key is read from MEM1_JUDGE_API_KEY."""
-    model: str
-    """The judge's name on the server."""
 
 
 class Recipe(Config):

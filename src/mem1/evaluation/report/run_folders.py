@@ -26,7 +26,7 @@ from mem1.errors import UserError
 from mem1.evaluation.report.page import write_page
 from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.evaluation.store import read_made_by
-from mem1.policy.policy import SHIPPED, SHIPPED_FOLDERS, policy_folder
+from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
 from mem1.records import Trajectory
 from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, read_metrics
 

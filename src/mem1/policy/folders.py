@@ -1,0 +1,36 @@
+"""Where a policy lies: a folder, one that ships, or a snapshot in the local cache. Nothing is loaded."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from mem1.model_folder import cached_snapshot
+
+SHIPPED = "shipped"
+SHIPPED_NOTES = "shipped-notes"
+SHIPPED_MEMORIES = "shipped-memories"
+SHIPPED_SHOP = "shipped-shop"
+SHIPPED_FOLDERS = {
+    SHIPPED: "atlas-warm-start",
+    SHIPPED_NOTES: "atlas-notes-warm-start",
+    SHIPPED_MEMORIES: "atlas-memories-warm-start",
+    SHIPPED_SHOP: "webshop-warm-start",
+}
+"""Name of a policy that comes with the package -> its folder among the assets."""
+
+
+def policy_folder(path: str | Path) -> Path:
+    """The folder itself, that of a shipped policy, or the snapshot of a Hugging Face id in the local cache.
+
+    shipped             Atlas under constant memory
+    shipped-notes       Atlas with notes, has never kept more than four answers
+    shipped-memories    the same under the other memories
+    shipped-shop        the invented shop
+    """
+    name = SHIPPED_FOLDERS.get(str(path))
+    if name is not None:
+        return Path(str(resources.files("mem1"))) / "assets" / name
+    if Path(path).exists():
+        return Path(path)
+    return cached_snapshot(str(path)) or Path(path)
