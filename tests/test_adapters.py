@@ -247,5 +247,5 @@ class TestInFourBits:
         with pytest.raises(UserError, match="no linear layer whose inputs are a multiple of 64"):
             with_adapters(tiny_model("qwen2"), Lora(quantize="nf4"))
         monkeypatch.setitem(sys.modules, "bitsandbytes.nn.modules", None)
-        with pytest.raises(UserError, match=r"pip install 'mem1\[qlora\]'"):
+        with pytest.raises(UserError, match=r"pip install 'mem1-agents\[qlora\]'"):
             with_adapters(unrounded(), Lora(quantize="nf4"))

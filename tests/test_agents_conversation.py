@@ -91,5 +91,5 @@ def test_a_missing_framework_is_named_with_what_to_install(
 ):
     monkeypatch.setitem(sys.modules, framework, None)
     monkeypatch.delitem(sys.modules, f"mem1.extras.agents.{module}", raising=False)
-    with pytest.raises(UserError, match=rf"pip install 'mem1\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"pip install 'mem1-agents\[{extra}\]'"):
         importlib.import_module(f"mem1.extras.agents.{module}")

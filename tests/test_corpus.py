@@ -261,7 +261,9 @@ def test_a_file_is_indexed_and_an_index_is_opened_by_its_kind(tmp_path: Path, mo
 
 def test_a_dense_index_looks_for_its_encoder(tmp_path: Path):
     Dense.build(TOWNS, HashedWords(), prefixes=Prefixes()).save(tmp_path / "dense")
-    with pytest.raises(UserError, match=r"no folder hashed-words, and no model of that id|pip install 'mem1\[dense\]'"):
+    with pytest.raises(
+        UserError, match=r"no folder hashed-words, and no model of that id|pip install 'mem1-agents\[dense\]'"
+    ):
         open_retriever(tmp_path / "dense")
     assert list(open_passages(tmp_path / "dense")) == TOWNS
 

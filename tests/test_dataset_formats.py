@@ -387,7 +387,7 @@ def test_another_ending_and_single_questions_are_refused(tmp_path: Path):
 def test_without_pyarrow_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = FILES["searchr1"](tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install 'mem1\[parquet\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mem1-agents\[parquet\]'"):
         read_questions(path)
 
 
@@ -409,7 +409,7 @@ def test_a_data_set_that_is_not_to_be_had_is_explained(monkeypatch: pytest.Monke
     with pytest.raises(UserError, match="write hf:owner/name:split"):
         read_questions("hf:PopQA")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"pip install 'mem1\[datasets\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mem1-agents\[datasets\]'"):
         read_questions("hf:akariasai/PopQA:test")
 
     def offline(*_: Any, **__: Any) -> None:

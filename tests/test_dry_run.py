@@ -84,6 +84,10 @@ def multihop(folder: Path, address: str, *, disk: int = 0):
     tasks = {
         "questions": str(folder / "test.jsonl"),
         "train_questions": str(folder / "train.jsonl"),
+        "evaluation_share": None,
+        "format": None,
+        "aliases": None,
+        "without": None,
         "retriever": {"urls": [address]},
     }
     whole = config.model_dump()

@@ -257,3 +257,22 @@ def test_search_recipes_and_evaluations_load_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "BM25 []"
+
+
+def test_everybody_is_told_to_install_our_own_distribution():
+    """The name mem1 on PyPI belongs to another project."""
+    wrong = re.compile(r"(?<![\w./-])mem1\[[a-z]|pip install ['\"]?mem1(?![\w-])")
+    root = SOURCE.parents[1]
+    found = {
+        str(path.relative_to(root))
+        for folder in ("src", "docs", "tests", "examples", "recipes", "benchmarks", ".ci", "docker", "research")
+        for path in (root / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml", ".sh", ".txt", ".Dockerfile"}
+        and "results" not in path.parts
+        and path != Path(__file__)
+        and wrong.search(path.read_text(encoding="utf-8"))
+    }
+    assert not found and wrong.search("pip install 'mem1[train]'") and not wrong.search("pip install 'mem1-agents'")
+    assert not any(
+        wrong.search((root / name).read_text(encoding="utf-8")) for name in ("README.md", "Makefile", "AGENTS.md")
+    )

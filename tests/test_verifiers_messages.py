@@ -162,5 +162,7 @@ def test_only_tags_of_the_vocabulary_are_stripped_from_the_environment_s_own_wor
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "verifiers"] + ["verifiers"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r'needs verifiers 0.4 and Python 3.11 .*: pip install "mem1\[verifiers\]"'):
+    with pytest.raises(
+        UserError, match=r'needs verifiers 0.4 and Python 3.11 .*: pip install "mem1-agents\[verifiers\]"'
+    ):
         VerifiersTasks(taskset="not-made-yet").source("train", PAPER_SHOP)

@@ -264,7 +264,7 @@ def test_the_check_fails_on_a_mutant_that_counts_rows(name: str):
 
 
 def test_the_denominators_of_the_loss_are_ours_where_a_mini_batch_holds_all_contexts():
-    """docs/verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
+    """verl.md says so of grpo and of dr_grpo: tokens of the step, and a budget an attempt."""
     data, _ = batch(UNEVEN, seed=0)
     mask = data.batch["response_mask"]
     values = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))

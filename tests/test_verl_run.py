@@ -1,4 +1,4 @@
-"""The run of docs/verl.md: the page's commands, in its own words, on two nodes of a Ray cluster on this machine.
+"""The run of the recipe's verl.md: its commands as they stand, on two nodes of a Ray cluster on this machine.
 
 A tiny model stands in for Qwen2.5-7B, and `mem1 serve-policy` for verl's vLLM servers; `verl_cpu.py` says what else
 verl lacks on a CPU. Trainer, workers, job, checkpoint and merge are verl's and Ray's.
@@ -46,8 +46,8 @@ from mem1.recipe.recipe import Recipe
 pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
 RECIPE = ROOT / "recipes" / "qwen2.5-7b-multihop"
+PAGE = (RECIPE / "verl.md").read_text(encoding="utf-8")
 STEPS = 2
 SMALL_RUN = (
     *("trainer.n_gpus_per_node=1", f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={STEPS}"),

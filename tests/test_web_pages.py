@@ -66,7 +66,7 @@ def test_a_page_without_text_is_unreadable_and_raises_nothing_else(html: str):
 
 @pytest.mark.skipif(HAS_WEB, reason="the extra is installed")
 def test_without_the_package_the_command_that_installs_it_is_named():
-    with pytest.raises(UserError, match=r"pip install 'mem1\[web\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mem1-agents\[web\]'"):
         read_page(Fetched(address="", content_type="text/html", text=ARTICLE))
 
 

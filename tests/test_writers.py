@@ -127,7 +127,9 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra_before_anything
 ):
     monkeypatch.setitem(sys.modules, "wandb", None)
     config = mem1.load_recipe("atlas-quick", 'writers=["tensorboard", "wandb"]')
-    with pytest.raises(UserError, match=r"wandb needs wandb, which is not installed: pip install 'mem1\[wandb\]'"):
+    with pytest.raises(
+        UserError, match=r"wandb needs wandb, which is not installed: pip install 'mem1-agents\[wandb\]'"
+    ):
         mem1.train(config, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

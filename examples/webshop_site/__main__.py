@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of an invented shop, and of prices and price bounds")
     options = parser.parse_args(arguments)
     try:
-        web_server.check_packages()
         from .app import make_app, open_site
 
         (socket,) = web_server.bind(options.host, options.port)

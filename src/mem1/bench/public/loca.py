@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mem1 import __version__
 from mem1.bench.results import Attempt, Result, Spent
 from mem1.errors import UserError
+from mem1.version import __version__
 
 FAMILY = "loca-bench"
 _TASKS = 1
