@@ -109,12 +109,12 @@ class Running:
 
 
 def lacking() -> list[str]:
-    """The dependencies of pyproject.toml that are not installed, or in another version."""
+    """The dependencies of pyproject.toml and its extra "train" that are not installed, or in another version."""
     from packaging.requirements import Requirement
 
     found = []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for one in map(Requirement, project["dependencies"]):
+    for one in map(Requirement, (*project["dependencies"], *project["optional-dependencies"]["train"])):
         if one.marker is not None and not one.marker.evaluate():
             continue
         try:

@@ -12,7 +12,13 @@ from mem1.configuration.toml import read_toml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = read_toml(ROOT / "pyproject.toml")["project"]
-NEEDED = [Requirement(r) for r in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
+EXTRAS = PROJECT["optional-dependencies"]
+NEEDED = [
+    needed
+    for needed in map(Requirement, (*PROJECT["dependencies"], *EXTRAS["train"], *EXTRAS["dev"]))
+    if needed.name != PROJECT["name"]
+]
+"""Of development, which takes the extra "train" by the name of the project itself."""
 PINNED = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 
 

@@ -169,5 +169,5 @@ def test_other_mistakes_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match="a Gymnasium environment has no expert"):
         GymnasiumTasks(id="text_games:Games").expert([task], made.environment, PAPER_SHOP, seed=0)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(UserError, match=r"pip install \"mem1\[gymnasium\]\""):
+    with pytest.raises(UserError, match=r"pip install \"mem1-agents\[gymnasium\]\""):
         source()

@@ -117,7 +117,7 @@ def test_something_else_in_place_of_the_summary_is_malformed(text: str):
 
 
 def test_a_vocabulary_without_the_tag_is_refused():
-    with pytest.raises(UserError, match=r"requests a summary, but the vocabulary 'paper' has no tag .*paper-summary"):
+    with pytest.raises(UserError, match=r"asks for a summary, but the vocabulary 'paper' has no tag .*paper-summary"):
         rollout(replay(), shelf("a book ."), context="summary(30)", tags=PAPER)
 
 

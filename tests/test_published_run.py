@@ -39,7 +39,7 @@ def script(*arguments: str, folder: Path | None = None, **environment: str) -> s
 
 def printed(**environment: str) -> list[str]:
     """The commands of a dry run."""
-    said = script("--dry-run", SOURCE="mem1", **environment)  # type: ignore[arg-type]
+    said = script("--dry-run", SOURCE="./mem1", **environment)  # type: ignore[arg-type]
     return [line for line in said.splitlines() if line[0] != "#"]
 
 

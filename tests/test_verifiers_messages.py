@@ -163,6 +163,6 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
     for name in [name for name in sys.modules if name.partition(".")[0] == "verifiers"] + ["verifiers"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        UserError, match=r'needs verifiers 0.4 and Python 3.11 .*: pip install "mem1-agents\[verifiers\]"'
+        UserError, match=r"needs verifiers 0.4 and Python 3.11 .*: pip install .mem1-agents\[verifiers\]."
     ):
         VerifiersTasks(taskset="not-made-yet").source("train", PAPER_SHOP)

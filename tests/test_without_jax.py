@@ -30,7 +30,6 @@ COMMANDS = (
     "train atlas-quick --dry-run --out dry",
     "bench --script 200 --memory constant --families chain",
     "probe notes --count 1 --exchanges 8 --facts 4",
-    "cost --prompt 300 --state 100 --action 30 --result 350 --turns 4",
 )
 PROGRAM = """
 import importlib, json, pkgutil, sys

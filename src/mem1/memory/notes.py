@@ -83,7 +83,7 @@ def standing_notes(texts: Iterable[str]) -> list[str]:
     entries: dict[object, str] = {}
     for text in texts:
         _edit(entries, read_note(text), text)
-    return list(entries.values())
+    return [*entries.values()]
 
 
 def notebook(turns: Sequence[Turn]) -> list[Note]:
