@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,25 +16,25 @@ import gpu_checks
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 from mem1.api import load_recipe
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import release_unused
 from mem1.engines.local import LocalEngine
-from mem1.evaluation.tokens import Sizes, even_sizes
+from mem1.evaluation.tokens import Sizes, config_shape, even_sizes, forward_flops
 from mem1.memory import memory_policy
 from mem1.packing import pack
 from mem1.packing.attention import Backend, tree_attention
-from mem1.planning.networks import KNOWN, Network, Setup, transformers_config
+from mem1.planning.attempts import Attempts, made_groups
+from mem1.planning.fakes import counted
+from mem1.planning.models import known
 from mem1.planning.plan import make_plan
-from mem1.planning.stages import Attempts, Passes, counted, made_groups
-from mem1.planning.step_time import sampling_flops, update_flops
+from mem1.planning.steps import fake_buffers
 from mem1.policy.policy import Policy
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, vocabulary
-from mem1.recipe.model import Distributed
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.ranks.placement import Placement, joined_for
@@ -44,17 +43,17 @@ from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
 from mem1.training.verify import Forced, has_gradients
 
-TINY = Network(
-    kind="qwen2",
-    hidden=64,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_size=16,
-    feed_forward=128,
-    vocabulary=4096,
-    tied=True,
-    biases=True,
+TINY = Qwen2Config(
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=128,
+    vocab_size=4096,
+    tie_word_embeddings=True,
+    pad_token_id=None,
+    bos_token_id=None,
+    eos_token_id=None,
 )
 SHAPES = ("0.5B", "1.5B", "7B")
 REAL = even_sizes(prompt=300, state=100, action=30, result=350, turns=6)
@@ -114,8 +113,8 @@ class Here:
         torch.cuda.reset_peak_memory_stats()
         yield lambda: {"peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2)}
 
-    def network(self, shape: str) -> Network:
-        return TINY if self.tiny else KNOWN[f"qwen2.5-{shape.lower()}"]
+    def network(self, shape: str) -> PretrainedConfig:
+        return TINY if self.tiny else known(f"Qwen2.5-{shape}")
 
     @property
     def sizes(self) -> Sizes:
@@ -138,19 +137,19 @@ def ceiling(here: Here) -> None:
     here.row(f"{size} x {size} in bf16", **on, seconds=seconds, tflops=2 * size**3 / seconds / 1e12)
 
 
-def built(network: Network, device: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+def built(network: PretrainedConfig, device: str, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
     """Random weights, made where they are to be."""
     with torch.device(device):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(transformers_config(network), dtype=dtype).eval()
+        return AutoModelForCausalLM.from_config(network, dtype=dtype).eval()
 
 
-def made(network: Network, sizes: Sizes, *, groups: int) -> list[list[Trajectory]]:
+def made(network: PretrainedConfig, sizes: Sizes, *, groups: int) -> list[list[Trajectory]]:
     """Groups of attempts whose tokens the network knows."""
     found = made_groups(memory_policy("constant"), sizes, groups=groups, attempts=ATTEMPTS)
     largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
-    assert largest < network.vocabulary, (
-        f"{largest + 1} tokens, all different, for a vocabulary of {network.vocabulary}"
+    assert largest < network.vocab_size, (
+        f"{largest + 1} tokens, all different, for a vocabulary of {network.vocab_size}"
     )
     return found
 
@@ -170,16 +169,20 @@ def flex(shape: str) -> Callable[[Here], None]:
 
 
 def timed(
-    here: Here, model: PreTrainedModel, network: Network, group: Sequence[Trajectory], way: str, checkpoints: bool
+    here: Here,
+    model: PreTrainedModel,
+    network: PretrainedConfig,
+    group: Sequence[Trajectory],
+    way: str,
+    checkpoints: bool,
 ) -> bool:
     """Write a row of this way; False: the memory ran out."""
     packed = way != "turns"
-    backend: Backend = "flex" if way == "flex" else "blocks"
-    gradients = has_gradients(backend, model)
+    gradients = has_gradients("flex" if way == "flex" else "blocks", model)
     tree = pack(group)
     turns = [replace(t, turns=(turn,)) for t in group for turn in t.turns]
 
-    def logprobs() -> Iterator[Tensor]:
+    def logprobs(model: PreTrainedModel, backend: Backend) -> Iterator[Tensor]:
         """In the parts that have a backward pass each."""
         if packed:
             yield flat_logprobs(model, tree, temperature=1.0, backend=backend)
@@ -188,29 +191,32 @@ def timed(
             ((found,),) = completion_logprobs(model, [turn], packed=False)
             yield found
 
-    def step() -> None:
+    def step(model: PreTrainedModel, backend: Backend) -> None:
         model.zero_grad(set_to_none=True)
-        with tree_attention(model) if packed else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
-            for found in logprobs():
+        recomputed = without_activations(model) if checkpoints else contextlib.nullcontext()
+        attention = tree_attention(model) if packed else contextlib.nullcontext()
+        with recomputed, attention, torch.set_grad_enabled(gradients):
+            for found in logprobs(model, backend):
                 if gradients:
                     found.sum().backward()
 
     about = {"checkpoints": checkpoints, "backward": gradients}
-    with here.peak() as peak, without_activations(model) if checkpoints else contextlib.nullcontext():
+    with here.peak() as peak:
         try:
-            seconds = here.best(step)
+            seconds = here.best(lambda: step(model, "flex" if way == "flex" else "blocks"))
         except torch.OutOfMemoryError as error:
             here.row(way, out_of_memory=str(error).split(". ")[1], **about)
             return False
         finally:
             model.zero_grad(set_to_none=True)
-        count = counted([group], pack_tokens=sys.maxsize, packed=packed)
-        passes = Passes() if gradients else Passes(trained=0, policy_before=True)
-        setup = Setup(distributed=Distributed(activation_checkpointing=checkpoints))
-        flops = sum(update_flops(network, count, passes, setup).values())
+        with counted() as count:
+            fake = AutoModelForCausalLM.from_config(network, dtype=torch.bfloat16).eval()
+            fake_buffers(fake)
+            step(fake, "blocks")
         tokens = sum(turn.num_tokens for t in group for turn in t.turns)
-        rates = here.rates(tokens=tokens, flops=flops, seconds=seconds)
-        here.row(way, tokens=tokens, computed=count.trained, **rates, **peak(), **about)
+        rates = here.rates(tokens=tokens, flops=sum(count.flops.values()), seconds=seconds)
+        computed = len(tree) if packed else tokens - len(turns)
+        here.row(way, tokens=tokens, computed=computed, **rates, **peak(), **about)
     return True
 
 
@@ -229,8 +235,8 @@ def without_activations(model: PreTrainedModel) -> Iterator[None]:
 
 def sampling(here: Here) -> None:
     """Contexts of the last turn, as many new tokens as that turn has; nothing stops before its budget."""
-    for shape in SHAPES[:1] if here.tiny else SHAPES:
-        network = here.network(shape)
+    for name in SHAPES[:1] if here.tiny else SHAPES:
+        network = here.network(name)
         last = [replace(t, turns=t.turns[-1:]) for group in made(network, here.sizes, groups=4) for t in group]
         contexts = [t.turns[0].context_ids for t in last]
         budgets = [len(t.turns[0].completion_ids) for t in last]
@@ -242,10 +248,11 @@ def sampling(here: Here) -> None:
             start = here.clock()
             engine.complete(contexts, max_tokens=budgets, sampling=Sampling())
             seconds = here.clock() - start
-            count = counted([last], pack_tokens=sys.maxsize, packed=False)
-            flops = sum(sampling_flops(network, count).values())
+            shape = config_shape(network)
+            assert shape is not None
+            flops = sum(forward_flops(attempt, shape) for attempt in last)
             rates = here.rates(tokens=sum(budgets), flops=flops, seconds=seconds)
-            here.row(shape, contexts=len(contexts), read=sum(map(len, contexts)), **rates, **peak())
+            here.row(name, contexts=len(contexts), read=sum(map(len, contexts)), **rates, **peak())
         del model, engine
         gc.collect()
 
@@ -259,7 +266,7 @@ def rl(here: Here) -> None:
     """Random weights write no tags, so those are written for them; the tokens between them are sampled."""
     network = here.network("0.5B")
     folder = here.scratch / "shape"
-    transformers_config(network).save_pretrained(folder)  # all that the plan wants to know
+    network.save_pretrained(folder)  # all that the plan wants to know
     tasks, steps = (2, 1) if here.tiny else (16, 3)
     recipe = load_recipe(
         "atlas-quick",
@@ -279,19 +286,21 @@ def rl(here: Here) -> None:
         forced, known = Forced(rollout.dialogue), policy.codec.vocab_size
         engine.steering = lambda context, sampled, drawn, budget: forced(context, sampled, drawn % known, budget)
         stage = RlStage(policy, recipe.rl, rollout, source, recipe.seed, placement=placement)
+        done = []
         for index in range(steps):
             with here.peak() as peak:
                 start = here.clock()
                 metrics = stage.step(index)
                 seconds = here.clock() - start
-                attempts = [t for group in stage.groups for t in group.trajectories]
-                (plan,) = make_plan(recipe, setup=Setup.of(recipe), attempts=Attempts(recorded=tuple(attempts))).stages
-                tokens = sum(turn.num_tokens for t in attempts for turn in t.turns)
-                rates = here.rates(tokens=tokens, flops=sum(plan.flops.values()), seconds=seconds)
+                attempts = tuple(t for group in stage.groups for t in group.trajectories)
                 more = {key: metrics[key] for key in ("grad_norm", "sampler_trainer_mean", "sampler_trainer_max")}
-                sizes = {"tokens": tokens, "turns": plan.stage.tokens.calls, "sampled": plan.stage.tokens.sampled}
-                planned = {"planned_gb": round(plan.memory.peak / 1e9, 2)}
-                here.row(f"step {index}", **sizes, **rates, **peak(), **planned, **stage.timings, **more)
+                done.append((attempts, seconds, {**peak(), **stage.timings, **more}))
+    for index, (attempts, seconds, found) in enumerate(done):  # a plan joins processes of its own
+        (plan,) = make_plan(recipe, attempts=Attempts(recorded=attempts)).stages
+        tokens = sum(turn.num_tokens for t in attempts for turn in t.turns)
+        rates = here.rates(tokens=tokens, flops=sum(plan.flops.values()), seconds=seconds)
+        sizes = {"tokens": tokens, "turns": plan.tokens.calls, "sampled": plan.tokens.sampled}
+        here.row(f"step {index}", **sizes, **rates, planned_gb=round(plan.memory.peak / 1e9, 2), **found)
     if not metrics["grad_norm"]:
         raise SystemExit("nothing was trained")
 

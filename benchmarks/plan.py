@@ -1,22 +1,22 @@
-"""The plan's memory and work against what a training step on this machine takes.
+"""The plan's memory and time against what was measured: updates on this CPU, and passes on an H200.
 
-    python benchmarks/plan.py              every row, in about a minute of one core
-    python benchmarks/plan.py --only PPO   those with PPO in their names
+    python benchmarks/plan.py            both tables, in a few minutes of one core
 
-A row is a network of random weights that takes two updates of reinforcement learning on invented attempts. Memory is
-what torch's CPU allocator hands out during the second update, by torch's profiler, on top of the tensors that are there
-before it: weights, optimiser states, gradients. Time is given as a ratio: FLOPs of the update by the plan, divided by
-its CPU seconds on one thread, divided by the FLOPs a CPU second of one large product of fp32 matrices in the same run.
+A row of the first table is a network of random weights that takes an update on invented attempts. Measured is what
+torch's CPU allocator hands out during it, by torch's profiler, on top of weights, optimiser states and gradients.
+
+The second compares `benchmarks/results/gpu/h200-1.json` (`benchmarks/gpu.py`): forward and backward pass over a group
+of attempts in bf16, without optimiser. Time is FLOPs by the plan / (peak of the data sheet * the plan's share).
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +25,36 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 from machine import commit, hardware
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from mem1.configuration import load_toml
+from mem1.api import load_recipe
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.tokens import even_sizes
 from mem1.memory import memory_policy
-from mem1.planning.memory import stage_memory
-from mem1.planning.networks import Network, Setup, made_model
-from mem1.planning.stages import counted, made_groups, rl_stage
-from mem1.planning.step_time import update_flops
+from mem1.packing import pack
+from mem1.packing.attention import tree_attention
+from mem1.planning.attempts import made_groups
+from mem1.planning.fakes import counted
+from mem1.planning.gpus import GPUS, passes_s
+from mem1.planning.models import known, made_model
+from mem1.planning.steps import begin, fake_buffers, make_stage, measured, resident_bytes, update
 from mem1.policy.policy import Policy
 from mem1.recipe.recipe import Recipe
-from mem1.records import Ended, Group, Trajectory
-from mem1.training.rl import RlStage
+from mem1.records import Trajectory
+from mem1.training.logprobs import flat_logprobs
+from mem1.training.ranks.placement import Placement, joined_for
+from mem1.training.ranks.processes import layers
 
-SMALL = Network(
-    kind="qwen2",
-    hidden=128,
-    layers=4,
-    heads=4,
-    kv_heads=4,
-    head_size=32,
-    feed_forward=384,
-    vocabulary=536,
-    tied=True,
-    biases=True,
-)
-"""The shipped policy's shape."""
-GROUPED = replace(SMALL, hidden=256, heads=8, kv_heads=2, feed_forward=768, vocabulary=4096, biases=False, kind="qwen3")
-"""Grouped queries, and norms of queries and keys."""
-WIDE = replace(SMALL, hidden=384, layers=6, heads=6, kv_heads=2, head_size=64, feed_forward=1152, vocabulary=8192)
-UNTIED = replace(WIDE, tied=False, biases=False, kind="llama", layers=2, vocabulary=32000)
+SMALL: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
+SMALL |= {"intermediate_size": 384, "vocab_size": 536, "tie_word_embeddings": True}
+WIDE = {**SMALL, "hidden_size": 384, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 1152}
+WIDE |= {"vocab_size": 8192}
+QWEN2, QWEN3 = Qwen2Config(**SMALL), Qwen3Config(**WIDE, head_dim=64)
+LLAMA = LlamaConfig(**{**WIDE, "num_hidden_layers": 2, "tie_word_embeddings": False, "vocab_size": 16000})
+
+CHECKPOINTS = "distributed.activation_checkpointing=true"
+PPO = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}")
 
 
 @dataclass(frozen=True)
@@ -63,173 +62,128 @@ class Row:
     """One network with one recipe."""
 
     name: str
-    network: Network
+    shape: PretrainedConfig
     overrides: tuple[str, ...] = ()
     """Of the recipe."""
     context: str = "constant"
-    prompt: int = 120
-    written: int = 40
-    result: int = 60
+    more: bool = True
     turns: int = 4
-    groups: int = 2
-    attempts: int = 2
+
+    @property
+    def config(self) -> Recipe:
+        """Of a shipped recipe that trains by reinforcement learning."""
+        return load_recipe("atlas-quick", "workers=1", f"context={self.context}", *self.overrides)
+
+    def attempts(self) -> list[Trajectory]:
+        """Four, with tokens of the vocabulary."""
+        return attempts(self.context, self.shape.vocab_size, turns=self.turns)
 
 
-PPO = ("rl.algorithm={name='ppo', critic='head'}", "rl.kl={}")
-SEPARATE = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}")
-ALONE = "rl.packed=false"
 ROWS = (
-    Row("Qwen2, packs of 768", SMALL, ("rl.pack_tokens=768",)),
-    Row("Qwen2, packs of 2,048", SMALL, ("rl.pack_tokens=2048",)),
-    Row("Qwen2, one context a row", SMALL, ("rl.pack_tokens=768", ALONE)),
-    Row("Qwen2, appended contexts", SMALL, ("rl.pack_tokens=768",), context="full"),
-    Row("Qwen3, packs of 768", GROUPED, ("rl.pack_tokens=768",)),
-    Row("Qwen3, a single pack", GROUPED, ("rl.pack_tokens=8192",)),
-    Row("Qwen3, one context a row", GROUPED, ("rl.pack_tokens=768", ALONE)),
-    Row("Qwen2, packs of 768", WIDE, ("rl.pack_tokens=768",)),
-    Row("Qwen2, PPO: head, reference", WIDE, ("rl.pack_tokens=768", *PPO)),
-    Row("Qwen2, PPO: critic of its own, reference", WIDE, ("rl.pack_tokens=768", *SEPARATE)),
-    Row("Llama, packs of 768", UNTIED, ("rl.pack_tokens=768",)),
-    Row("Llama, one context a row", UNTIED, ("rl.pack_tokens=768", ALONE), written=20),
+    Row("Qwen2, constant", QWEN2),
+    Row("Qwen2, full", QWEN2, context="full"),
+    Row("Qwen2, a single pack", QWEN2, more=False),
+    Row("Qwen2, one context a row", QWEN2, ("rl.packed=false",)),
+    Row("Qwen3, constant", QWEN3),
+    Row("Qwen3, checkpointing", QWEN3, (CHECKPOINTS,)),
+    Row("Qwen3, checkpointing, bf16", QWEN3, (CHECKPOINTS, "distributed.mixed_precision=bf16")),
+    Row("Qwen3, LoRA", QWEN3, ("lora.rank=8",)),
+    Row("Qwen3, LoRA, checkpointing", QWEN3, ("lora.rank=8", CHECKPOINTS)),
+    Row("Qwen3, PPO: critic of its own, reference", QWEN3, PPO),
+    Row("Llama, constant", LLAMA),
 )
-RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A row's outcome; bytes and seconds."""
+def attempts(context: str, vocabulary: int, *, turns: int = 4) -> list[Trajectory]:
+    """Two groups of two attempts."""
+    sizes = even_sizes(prompt=120, state=30, action=10, result=60, turns=turns)
 
-    row: Row
-    parameters: int
-    predicted: int
-    moment: str
-    measured: int
-    flops: int
-    seconds: float
-
-
-def measure(row: Row) -> Measured:
-    """The second and the third update of a row: one timed, one profiled."""
-    overrides = ["workers=1", f"rl.tasks_per_step={row.groups}", f"rl.group_size={row.attempts}", "rl.epochs=1"]
-    config = load_toml(RECIPE, Recipe, [*overrides, f"context={row.context}", *row.overrides])
-    assert config.rl is not None
-    action = row.written // 4
-    sizes = even_sizes(prompt=row.prompt, state=row.written - action, action=action, result=row.result, turns=row.turns)
-    made = made_groups(memory_policy(row.context), sizes, groups=row.groups, attempts=row.attempts)
-    planned = rl_stage(
-        config, config.rl, counted(made, pack_tokens=config.rl.pack_tokens, packed=config.rl.packed), Setup()
-    )
-    needs = replace(planned.needs, sampled_tokens=0, sampled_rows=0)  # an update alone is measured
-    memory = stage_memory(row.network, needs, Setup())
-    stage = _stage(config, made_model(row.network))
-    groups = [_rewarded(group, row.network.vocabulary) for group in made]
-    stage.update(groups, 0)
-    started = time.process_time()
-    stage.update(groups, 1)
-    seconds = time.process_time() - started
-    resident = _resident(stage)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        stage.update(groups, 2)
-    return Measured(
-        row=row,
-        parameters=row.network.parameters,
-        predicted=memory.peak,
-        moment=memory.moment,
-        measured=resident + _highest(recorded),
-        flops=sum(update_flops(row.network, planned.tokens, planned.passes, Setup()).values()),
-        seconds=seconds,
-    )
-
-
-def _stage(config: Recipe, model: Any) -> RlStage:
-    """Nothing is rolled out, so nothing is there to roll out with."""
-    nothing: Any = None
-    policy = Policy(model, nothing)
-    assert config.rl is not None
-    return RlStage(policy, config.rl, nothing, nothing, config.seed, config.workers)
-
-
-def _rewarded(attempts: Sequence[Trajectory], vocabulary: int) -> Group:
-    """The attempts with tokens of the vocabulary, and rewards that differ."""
-
-    def within(ids: tuple[int, ...]) -> tuple[int, ...]:
+    def within(ids: Sequence[int]) -> tuple[int, ...]:
         # scattered, so that no two attempts go on alike by chance
         return tuple((i * 2654435761 % 2**32) // 7 % vocabulary for i in ids)
 
-    done = []
-    for number, attempt in enumerate(attempts):
-        turns = tuple(
-            replace(
-                turn,
-                context_ids=within(turn.context_ids),
-                completion_ids=within(turn.completion_ids),
-                logprobs=(-6.0,) * len(turn.completion_ids),
-            )
-            for turn in attempt.turns
+    return [
+        replace(
+            t,
+            turns=tuple(
+                replace(u, context_ids=within(u.context_ids), completion_ids=within(u.completion_ids)) for u in t.turns
+            ),
         )
-        done.append(
-            replace(
-                attempt,
-                turns=turns,
-                ended=Ended.ANSWERED,
-                reward=float(number % 2),
-                metrics={"em": (0.0,), "f1": (0.0,)},
-            )
-        )
-    return Group(trajectories=tuple(done))
+        for group in made_groups(memory_policy(context), sizes, groups=2, attempts=2)
+        for t in group
+    ]
 
 
-def _resident(stage: RlStage) -> int:
-    """Bytes of weights and optimiser states; the gradients are gone after a step."""
-    modules = (stage.policy.model, *stage.modules.values())
-    tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
-    states = [s for o in stage.optimizers.members for state in o.state.values() for s in state.values()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (*tensors, *states)}
-    return sum(storages.values())
-
-
-def _highest(recorded: profile) -> int:
-    """The most bytes that were allocated and not yet freed at any moment."""
+def allocated(row: Row) -> int:
+    """Bytes at the peak of a real update."""
+    with joined_for(row.config) as ranks:
+        policy: Any = Policy(made_model(row.shape), None)  # type: ignore[arg-type]  # nothing is sampled
+        stage = make_stage(row.config, "rl", policy, row.attempts(), Placement.of(row.config, ranks))
+        begin(stage, more=row.more)
+        gradients = sum(p.numel() * p.element_size() for p in stage.optimizers.parameters) if row.more else 0
+        lasting = sum(resident_bytes(stage, policy.model).values()) + gradients
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            update(stage, row.attempts())
     results: Any = recorded.profiler.kineto_results  # type: ignore[union-attr]
     events = sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns())
     held = highest = 0
     for event in events:
         held += event.nbytes()
         highest = max(highest, held)
-    return highest
+    return lasting + highest
 
 
-def product_flops_a_second() -> float:
-    """Of one product of two fp32 matrices, the best of three."""
-    a = torch.randn(1536, 1536)
-    best = 0.0
-    for _ in range(3):
-        started = time.process_time()
-        _ = a @ a
-        best = max(best, 2 * 1536**3 / (time.process_time() - started))
-    return best
+def planned(row: Row) -> int:
+    """The same by the plan."""
+    step = measured(row.config, row.shape, "rl", row.attempts(), more=row.more)
+    return max(step.moments["forward"], step.moments["backward"])
+
+
+H200 = Path(__file__).parent / "results" / "gpu" / "h200-1.json"
+
+
+def passes(shape: PretrainedConfig, way: str, *, checkpoints: bool) -> tuple[int, int]:
+    """Bytes and FLOPs of the passes that `benchmarks/gpu_parts.py` measures, in bf16."""
+    sizes = even_sizes(prompt=300, state=100, action=30, result=350, turns=6)
+    [group] = made_groups(memory_policy("constant"), sizes, groups=1, attempts=8)
+    with counted() as count:
+        model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).eval()
+        fake_buffers(model)
+        for layer in layers(model) if checkpoints else ():
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        with tree_attention(model):
+            backend: Any = {"flex": "blocks", "blocks": "products"}[way]  # as a plan has them
+            flat_logprobs(model, pack(group), temperature=1.0, backend=backend).sum().backward()
+    return count.peak, sum(count.flops.values())
 
 
 @flushed_denormals()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose names have it")
-    given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
-    rate = product_flops_a_second()
-    print("| row | parameters | peak, MB | plan, MB | error | plan's moment | share of a product's rate |")
-    print("|---|--:|--:|--:|--:|---|--:|")
-    errors = []
-    for row in (row for row in ROWS if given.only in row.name):
-        done = measure(row)
-        errors.append(done.predicted / done.measured - 1)
+    print("| update on this CPU | parameters | peak, MB | plan, MB | error |\n|---|--:|--:|--:|--:|")
+    for row in ROWS:
+        real, plan = allocated(row), planned(row)
+        parameters = sum(p.numel() for p in made_model(row.shape).parameters())
         print(
-            f"| {row.name} | {done.parameters / 1e6:.2f} M | {done.measured / 1e6:.1f} | {done.predicted / 1e6:.1f} "
-            f"| {errors[-1]:+.1%} | {done.moment} | {done.flops / done.seconds / rate:.2f} |",
-            flush=True,
+            f"| {row.name} | {parameters / 1e6:.2f} M | {real / 1e6:.1f} | {plan / 1e6:.1f} | {plan / real - 1:+.1%} |"
         )
-    print(f"\nLargest error: {max(map(abs, errors)):.1%}")
+    print(
+        "\n| passes on an H200 | peak, GB | plan, GB | ratio | seconds | plan | ratio |\n|---|--:|--:|--:|--:|--:|--:|"
+    )
+    for part in json.loads(H200.read_text())["parts"]:
+        for row in part["rows"] if part["part"].startswith("flex-") else ():
+            if row["name"] == "turns" or "seconds" not in row:
+                continue
+            size = part["part"].removeprefix("flex-")
+            bytes_, flops = passes(known(f"Qwen2.5-{size}"), row["name"], checkpoints=row["checkpoints"])
+            seconds = passes_s(flops, GPUS["H200"], gpus=1, half=True)
+            print(
+                f"| {size}, {row['name']}{', checkpointing' if row['checkpoints'] else ''} | {row['peak_gb']:.1f} "
+                f"| {bytes_ / 1e9:.1f} | {bytes_ / 1e9 / row['peak_gb']:.2f} | {row['seconds']:.2f} | {seconds:.2f} "
+                f"| {seconds / row['seconds']:.2f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -721,7 +721,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("summary = turn.content if turn.action == SUMMARY else summary", 'summary = ""'),
         ("[turn.state, *standing]", "[turn.state]"),
     ),
-    ("planning/stages.py", ("test_belief.py",)): (
+    ("planning/attempts.py", ("test_belief.py",)): (
         ("            turns.append(_summary(", "            _ = (_summary("),
     ),
     ("dialogue/tagged.py", ("test_verification.py",)): (("        if tags.thought:", "        if False:"),),

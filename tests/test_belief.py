@@ -17,7 +17,7 @@ from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import appended_peak_tokens, even_sizes, peak_tokens, state_tokens, total_tokens
 from mem1.memory import Belief, memory_spans, next_context
-from mem1.planning.stages import made_groups
+from mem1.planning.attempts import made_groups
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_SUMMARY, SUMMARY, Tags
 from mem1.records import Ended, Trajectory, Turn

@@ -14,10 +14,10 @@ from mem1.api import load_recipe
 from mem1.cli.main import app, ended_by
 from mem1.engines.out_of_memory import memory_named
 from mem1.errors import UserError
-from mem1.planning.gpu_memory import check_fits
-from mem1.planning.networks import Setup
+from mem1.planning.fits import check_fits
+from mem1.planning.gpus import cluster
+from mem1.planning.models import known
 from mem1.planning.plan import make_plan
-from mem1.planning.step_time import cluster
 from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
@@ -33,33 +33,41 @@ FULL = torch.OutOfMemoryError(
 )
 
 
-def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_that_make_them_fit():
-    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
-    with pytest.raises(UserError) as refused:
-        check_fits(recipe, free=24e9, device=L4, ranks=4)
-    (said,) = str(refused.value).splitlines()
-    (planned,) = make_plan(recipe, setup=Setup.of(recipe), cluster=cluster("5xH100")).stages  # one of them serves
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """PPO of a policy of 30 million weights, with a critic of its own and a reference."""
+    shape = known("Qwen2.5-0.5B")
+    shape.num_hidden_layers, shape.layer_types, shape.vocab_size = 2, ["full_attention"] * 2, 2000
+    shape.save_pretrained(tmp_path)
+    ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.group_size=1", "rl.pack_tokens=256")
+    return load_recipe("atlas-quick", f"model.path={tmp_path}", *ppo)
+
+
+def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_that_make_them_fit(recipe: Recipe):
+    (planned,) = make_plan(recipe, gpus=cluster("H100")).stages
     least = planned.memory.least
-    assert 24e9 < least < planned.memory.peak
-    assert said.startswith(f"{L4} has 24.0 GB free, but [rl] needs {least / 1e9:.1f} GB for weights, gradients and")
-    assert f"alone, {(least - 24e9) / 1e9:.1f} GB more; set rl.pack_tokens = 2048, " in said
-    assert "distributed.cpu_offload = true (" in said
+    free = least - 50e6
+    with pytest.raises(UserError) as refused:
+        check_fits(recipe, free=free, device=L4)
+    (said,) = str(refused.value).splitlines()
+    assert free < least < planned.memory.peak
+    assert said.startswith(f"{L4} has {free / 1e9:.1f} GB free, but [rl] needs {least / 1e9:.1f} GB for weights, ")
+    assert 'alone, 0.1 GB more; set distributed.mixed_precision = "bf16", ' in said
+    assert "GB)" in said
 
 
-def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none():
-    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
-    warning = check_fits(recipe, free=80e9, device=L4, ranks=4)
-    assert (
-        warning is not None and "GB more than cuda:0 (NVIDIA L4) has free; if the memory runs out, set rl." in warning
-    )
-    assert check_fits(recipe, free=200e9, device=L4, ranks=4) is None
-    assert check_fits(load_recipe("atlas-quick"), free=1e9, device=L4) is None
+def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: Recipe):
+    (planned,) = make_plan(recipe, gpus=cluster("H100")).stages
+    warning = check_fits(recipe, free=(planned.memory.least + planned.memory.peak) / 2, device=L4)
+    assert warning is not None and warning.startswith("the largest attempts that the recipe allows need ")
+    assert "GB more than cuda:0 (NVIDIA L4) has free; if the memory runs out, set distributed." in warning
+    assert check_fits(recipe, free=1.1 * planned.memory.peak, device=L4) is None
+    assert check_fits(recipe, free=planned.memory.peak / 1.5, device=L4, ranks=4) is None, "ranks share the networks"
 
 
-def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_not_checked():
-    recipe = load_recipe("qwen2.5-7b-multihop/ppo")
+def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_not_checked(recipe: Recipe):
     with pytest.raises(UserError, match="take a smaller model or more GPUs, as no change of the recipe is enough"):
-        check_fits(recipe, free=1e9, device=L4)
+        check_fits(recipe, free=1e6, device=L4)
     assert check_fits(load_recipe("atlas-quick", "model.path=no/such"), free=1.0, device=L4) is None
 
 

@@ -12,10 +12,7 @@ from mem1.api import load_recipe
 from mem1.dialogue import offered, open_dialogue
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.codec import Codec
-from mem1.planning.networks import Setup
-from mem1.planning.plan import make_plan
-from mem1.planning.prompts import CHARACTERS_PER_TOKEN, framing
-from mem1.planning.stages import limits
+from mem1.planning.attempts import CHARACTERS_PER_TOKEN, Attempts, StepTokens, framing, limits, rl_attempts
 from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 
@@ -39,14 +36,16 @@ def test_a_planned_prompt_is_as_long_as_the_rendered_one(tmp_path: Path, templat
     assert limits(config, 2).prompt - limits(before, 2).prompt == framing(config)
 
 
+def planned(config: Recipe) -> StepTokens:
+    assert config.rl is not None
+    return rl_attempts(config, config.rl, Attempts())[0]
+
+
 def test_longer_prompts_are_read_in_every_context(tmp_path: Path):
     folder = model_folder(tmp_path / "model", QWEN3_LIKE)
     # of the same budget, which [chat] alone would raise to that of a general model
     room = ("budget.completion_per_objective=8", "budget.completion_extra=32")
-    plain, chat = (
-        make_plan(config, setup=Setup.of(config)).stages[-1].stage.tokens
-        for config in (recipe(folder, *room), recipe(folder, "chat={}", *room))
-    )
+    plain, chat = planned(recipe(folder, *room)), planned(recipe(folder, "chat={}", *room))
     assert chat.calls == plain.calls
     assert chat.prefill - plain.prefill == framing(recipe(folder, "chat={}")) * chat.calls
 

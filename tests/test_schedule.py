@@ -12,8 +12,7 @@ from worlds import SAMPLING, SMALL, rollout
 from mem1.configuration import load_toml
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
-from mem1.planning.networks import Setup
-from mem1.planning.stages import stages
+from mem1.planning.attempts import Attempts, rl_attempts
 from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
@@ -123,11 +122,12 @@ def test_an_agent_of_ones_own_has_no_schedule():
 
 def test_a_plan_counts_the_memory_that_trains_on_most():
     config = recipe()
-    (stage,) = stages(config, Setup())
-    assert stage.tokens.trained > 0
-    alone = {
-        name: stages(config.model_copy(update={"context": name, "rl": Rl(curriculum=(Phase(steps=6),))}), Setup())[0]
+    assert config.rl is not None
+    planned, _ = rl_attempts(config, config.rl, Attempts())
+    assert planned.trained > 0
+    alone = [
+        rl_attempts(config.model_copy(update={"context": name}), Rl(curriculum=(Phase(steps=6),)), Attempts())[0]
         for name in ("constant", "capped(3)", "full")
-    }
-    assert stage.tokens == max((one.tokens for one in alone.values()), key=lambda tokens: tokens.trained)
-    assert len({one.tokens.trained for one in alone.values()}) > 1
+    ]
+    assert planned == max(alone, key=lambda tokens: tokens.trained)
+    assert len({tokens.trained for tokens in alone}) > 1

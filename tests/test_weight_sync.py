@@ -34,7 +34,7 @@ from mem1.engines.weight_update import PublishedWeights, ServerFailed, VersionUn
 from mem1.engines.weights import checksum, num_bytes, put, untied
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
-from mem1.planning.networks import KNOWN, transformers_config
+from mem1.planning.models import known
 from mem1.policy.policy import load_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
@@ -423,7 +423,7 @@ class TestFolder:
     @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 15_231_233_024), (None, 30_462_466_048)])
     def test_a_publish_of_7b_writes_15_gigabytes_and_twice_that_in_fp32(self, dtype, size):
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(transformers_config(KNOWN["qwen2.5-7b"]), dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config(known("Qwen2.5-7B"), dtype=torch.float32)
         assert num_bytes(published_shapes(model, dtype)) == size
 
     def test_each_kind_of_server_gets_the_precision_that_it_computes_in(self, folder, start, synced):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,10 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mem1.planning.plan import Advice, Plan, StagePlan
+    from mem1.planning.attempts import Attempts
+    from mem1.planning.fits import Change
+    from mem1.planning.plan import Plan, StagePlan
     from mem1.planning.preflight import DryRun
-    from mem1.planning.stages import Attempts
 
 
 def command(
@@ -32,7 +34,7 @@ def command(
     server_gpus: Annotated[
         int,
         typer.Option(min=1, max=1000, help="GPUs that sample, with rollout.engine=servers."),
-        Fills("mem1.planning.networks:Setup.server_gpus"),
+        Fills("mem1.planning.plan:make_plan.server_gpus"),
     ] = 1,
     run: Annotated[
         Path | None, typer.Option(help="Recorded attempts (.jsonl), whose sizes replace the limits.")
@@ -53,28 +55,27 @@ def command(
     if config.rollout.engine != "servers":
         refuse(invocation, "server_gpus", because="the recipe samples in its own process; set rollout.engine=servers")
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
-    from mem1.planning.networks import Setup
-    from mem1.planning.plan import advise, make_plan, record
-    from mem1.planning.step_time import cluster
+    from mem1.planning.fits import advise
+    from mem1.planning.gpus import cluster
+    from mem1.planning.plan import make_plan, record
 
     known = _attempts(run, sizes)
-    setup = Setup.of(config, server_gpus=server_gpus)
     named = None if gpus is None else cluster(gpus)
-    plan = make_plan(config, setup=setup, cluster=named, attempts=known)
+    plan = make_plan(config, gpus=named, server_gpus=server_gpus, attempts=known)
     advice = None
     if named is not None and not plan.fits:
-        advice = advise(config, setup=setup, cluster=named, attempts=known)
+        advice = advise(config, gpus=named, server_gpus=server_gpus, attempts=known)
     if as_json:
         from dataclasses import asdict
 
-        print(json.dumps({**record(plan), "advice": None if advice is None else asdict(advice)}))
+        print(json.dumps({**record(plan), "advice": None if advice is None else [asdict(one) for one in advice]}))
     else:
         show_plan(plan, advice)
 
 
 def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
     from mem1.evaluation.tokens import even_sizes
-    from mem1.planning.stages import Attempts
+    from mem1.planning.attempts import Attempts
     from mem1.trajectory_files import read_trajectories
 
     known = {name: size for name, size in sizes.items() if size is not None}
@@ -92,14 +93,14 @@ def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
     return Attempts(sizes=even_sizes(**known))
 
 
-def show_plan(plan: Plan, advice: Advice | None = None) -> None:
+def show_plan(plan: Plan, advice: Sequence[Change] | None = None) -> None:
     """Print it to stdout."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    network = plan.network
     console.print(
-        f"{network.kind} of {network.parameters:,} parameters ({network.source}); attempts: {plan.sizes}.", markup=False
+        f"{plan.shape.model_type} of {plan.parameters:,} parameters ({plan.source}); attempts: {plan.sizes}.",
+        markup=False,
     )
     for stage in plan.stages:
         _show_stage(console, plan, stage)
@@ -109,7 +110,7 @@ def show_plan(plan: Plan, advice: Advice | None = None) -> None:
         console.print(f"Published weights: {_gb(plan.published)} GB per step, written once to rollout.weights_folder.")
     _say_whether_it_fits(console, plan)
     if advice is not None:
-        _show_advice(console, plan, advice)
+        _show_advice(console, advice)
 
 
 def show_dry_run(done: DryRun) -> None:
@@ -120,12 +121,11 @@ def show_dry_run(done: DryRun) -> None:
     console = Console(highlight=False)
     rehearsed = done.rehearsed
     console.print(
-        f"Rehearsed with a tiny {done.plan.network.kind} on invented tasks, rewards and {rehearsed.tokenizer} "
+        f"Rehearsed with a tiny {done.plan.shape.model_type} on invented tasks, rewards and {rehearsed.tokenizer} "
         f"tokenizer: an expert's attempt of {rehearsed.expert_turns} turns; one step of "
         + ", ".join(f"\\[{name}] (loss {loss:.3f})" for name, loss in rehearsed.stages.items())
         + ", each with a checkpoint written and read.",
     )
-    console.print(f"On the meta device the recipe's model has {done.parameters:,} parameters.")
     show_plan(done.plan)
     for check in sorted(done.checks, key=lambda check: not check.ok):
         mark = "[green]ok     [/]" if check.ok else "[red]missing[/]"
@@ -133,16 +133,16 @@ def show_dry_run(done: DryRun) -> None:
         console.print(check.detail, markup=False, soft_wrap=True)
 
 
-def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:
-    stage, memory = planned.stage, planned.memory
-    where = "one process" if plan.cluster is None else f"one GPU of {plan.cluster}"
+def _show_stage(console: Console, plan: Plan, stage: StagePlan) -> None:
+    memory = stage.memory
+    where = "one process" if plan.gpus is None else f"one GPU of {plan.gpus}"
     rows = [(name, _gb(size), f"{size / memory.peak:.0%}") for name, size in memory.parts.items()]
     rows.append((f"peak, at {memory.moment}", _gb(memory.peak), ""))
     console.print(table(("part", "GB", "share"), rows, title=f"[{stage.name}] memory of {where}"))
     if memory.host:
         console.print(f"and {_gb(memory.host)} GB of the machine's own memory for each GPU.")
-    if planned.server is not None:
-        held = ", ".join(f"{name} {_gb(size)} GB" for name, size in planned.server.items())
+    if stage.server is not None:
+        held = ", ".join(f"{name} {_gb(size)} GB" for name, size in stage.server.items())
         console.print(f"A server that samples: {held}.")
     tokens = stage.tokens
     counts = [
@@ -152,42 +152,40 @@ def _show_stage(console: Console, plan: Plan, planned: StagePlan) -> None:
         ("tokens sampled", f"{tokens.sampled:,}"),
         ("tokens trained, shared ones once", f"{tokens.trained:,}"),
         ("packs", f"{tokens.packs:,}"),
-        ("largest pack", f"{tokens.load.tokens:,}"),
+        ("largest pack", f"{tokens.largest_pack:,}"),
         ("longest context and completion", f"{tokens.longest:,}"),
     ]
     console.print(table(("", "number"), counts, title=f"[{stage.name}] a step of {stage.steps}"))
-    total = sum(planned.flops.values())
-    flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in planned.flops.items()]
+    total = sum(stage.flops.values())
+    flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in stage.flops.items()]
     console.print(table(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
-    if planned.time is not None:
-        seconds = sum(planned.time.values())
-        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in planned.time.items()]
+    if stage.time is not None:
+        seconds = sum(stage.time.values())
+        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in stage.time.items()]
         spent.append(("a step", f"{seconds:,.1f}", ""))
         spent.append((f"{stage.steps} steps, in hours", f"{seconds * stage.steps / 3600:,.1f}", ""))
         console.print(table(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))
 
 
 def _say_whether_it_fits(console: Console, plan: Plan) -> None:
-    if plan.cluster is None or plan.usable is None:
+    if plan.gpus is None or plan.usable is None:
         console.print("No GPUs were named (--gpus 8xH100), so there is neither time nor limit.")
         return
     verdict = "[green]fits[/]" if plan.fits else "[red]does not fit[/]"
-    gpu = plan.cluster.gpu
+    gpu = plan.gpus.gpu
     console.print(
         f"{_gb(plan.peak)} GB {verdict} into {_gb(plan.usable)} GB, 90 % of a {gpu.name}'s {gpu.memory_gb:g}."
     )
-    if plan.setup.distributed is None and plan.cluster.gpus > 1:
+    if plan.config.distributed is None and plan.gpus.gpus > 1:
         console.print("Without \\[distributed] one of the GPUs trains; add the section, or distributed={} here.")
-    console.print("Figures for GPUs are estimates; none was measured on a GPU (docs/planning.md).")
+    console.print("Times are estimates from data sheets (docs/planning.md).")
 
 
-def _show_advice(console: Console, plan: Plan, advice: Advice) -> None:
-    rows = [(change.what, _gb(change.peak), "yes" if change.fits else "no") for change in advice.alone]
-    console.print(table(("change", "peak, GB", "fits"), rows, title="Effect of each change by itself"))
-    if advice.together and advice.together[-1].fits:
-        console.print(f"Together: {'; '.join(change.what for change in advice.together)}.", markup=False)
-    else:
-        console.print("No combination of these fits; take a smaller model or more GPUs.")
+def _show_advice(console: Console, advice: Sequence[Change]) -> None:
+    rows = [(change.what, _gb(change.peak), "yes" if change.fits else "no") for change in advice]
+    console.print(table(("change", "peak, GB", "fits"), rows, title="Changes, each added to those before it"))
+    if not advice or not advice[-1].fits:
+        console.print("Even together they do not fit; take a smaller model or more GPUs.")
 
 
 def _gb(size: float) -> str:

@@ -34,6 +34,7 @@ from mem1.interrupts import Interrupted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mem1.engines.device import Machine
     from mem1.evaluation.metrics import Row
     from mem1.recipe.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
@@ -82,7 +83,9 @@ def command(
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    with joined_for(config, machine(invocation) or Machine.here()) as ranks:
+    here = machine(invocation) or Machine.here()
+    warn_of_little_memory(config, here)
+    with joined_for(config, here) as ranks:
         console.quiet = ranks.rank > 0
         if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
             # no mistake: torchrun starts a command again as it was
@@ -91,7 +94,6 @@ def command(
         computed = Placement.of(config, ranks).computed
         for note in (str(computed), *ranks.device.few_workers(config.workers)):
             console.print(note, markup=False, soft_wrap=True)
-        warn_of_little_memory(config, ranks)
         with bars(console) as progress:
             finished = train(
                 config,
@@ -121,15 +123,20 @@ def _resume(command: Sequence[str], run: Path) -> str:
     return f"begin again with: {shlex.join(command)}"
 
 
-def warn_of_little_memory(config: Recipe, ranks: Ranks) -> None:
-    """Warn if the plan's largest attempts do not fit into the GPU; raises UserError if the networks alone do not."""
-    from mem1.engines.device import free_memory
-    from mem1.planning.gpu_memory import check_fits
+def warn_of_little_memory(config: Recipe, here: Machine) -> None:
+    """Warn if the plan's largest attempts do not fit into the GPU; raises UserError if the networks alone do not.
 
-    free = free_memory(ranks.device)
+    Before processes are joined: a plan joins pretended ones.
+    """
+    from mem1.engines.device import free_memory
+    from mem1.planning.fits import check_fits
+    from mem1.training.ranks.processes import own_device, world
+
+    device, (rank, ranks) = own_device(config.model.device, here), world()
+    free = free_memory(device)
     if free is not None:
-        warning = check_fits(config, free=free, device=str(ranks.device), ranks=ranks.size)
-        if warning is not None and ranks.rank == 0:
+        warning = check_fits(config, free=free, device=str(device), ranks=ranks)
+        if warning is not None and rank == 0:
             say(warning, "warning")
 
 
@@ -242,6 +249,7 @@ def quickstart(
     work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
+    from mem1.engines.device import Machine
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
     from mem1.training.ranks.placement import Placement
@@ -253,7 +261,7 @@ def quickstart(
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):
         console.print(note, markup=False, soft_wrap=True)
-    warn_of_little_memory(config, ranks)
+    warn_of_little_memory(config, machine(invocation) or Machine.here())
     with alone_in(folder):
         rows = _quickstart(config, ranks, folder, resume, console)
         result = {"rows": [row.as_dict() for row in rows]}

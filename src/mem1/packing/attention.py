@@ -31,7 +31,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -106,7 +106,8 @@ def _listed(blocks_ij: Tensor) -> tuple[Tensor, Tensor]:
 IMPLEMENTATION = "mem1_tree"
 """Name under which tree attention is registered in transformers."""
 
-Backend = Literal["blocks", "dense", "flex"]
+Backend = Literal["blocks", "products", "dense", "flex"]
+"""products: blocks as off the CPU, where parts are plain products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,7 +150,7 @@ def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torc
         return Dense(visible=visible(tree).to(device))
     if backend == "flex":
         return plan_flex(tree, device)
-    return cut(tree).to(device)
+    return replace(cut(tree), products=backend == "products").to(device)
 
 
 @contextmanager

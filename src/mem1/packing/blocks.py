@@ -68,9 +68,16 @@ class Blocks:
     first: tuple[Part, ...]
     """Every node is a query of exactly one."""
     later: tuple[Part, ...]
+    products: bool = False
+    """Whether parts are plain products on a CPU too."""
 
     def to(self, device: torch.device | str) -> Blocks:
-        return Blocks(first=tuple(p.to(device) for p in self.first), later=tuple(p.to(device) for p in self.later))
+        first, later = (tuple(part.to(device) for part in parts) for parts in (self.first, self.later))
+        return dataclasses.replace(self, first=first, later=later)
+
+    def fused(self, x: Tensor) -> bool:
+        """Whether PyTorch has a kernel for the device of `x` that takes and returns log-sums, and it is to be used."""
+        return x.device.type == "cpu" and not self.products
 
     def attend(self, q_THD: Tensor, k_TJD: Tensor, v_TJD: Tensor, scaling: float) -> Tensor:
         """softmax(q k * scaling over the visible keys) v, (T, H, D); differentiable in q, k and v."""
@@ -165,13 +172,14 @@ class _BlockAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cut: Blocks, scaling: float) -> Tensor:
+        fused = cut.fused(q)
         out, log_sum = _like(q, torch.empty), q.new_empty(q.shape[:3], dtype=_wide(q))
         for part in cut.first:
             rows = slice(*part.queries)
-            out[:, :, rows], log_sum[:, :, rows] = _part(q, k, v, part, scaling)
+            out[:, :, rows], log_sum[:, :, rows] = _part(q, k, v, part, scaling, fused)
         for part in cut.later:
             rows = slice(*part.queries)
-            _merge(out[:, :, rows], log_sum[:, :, rows], *_part(q, k, v, part, scaling))
+            _merge(out[:, :, rows], log_sum[:, :, rows], *_part(q, k, v, part, scaling, fused))
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.cut, ctx.scaling = cut, scaling
@@ -186,7 +194,9 @@ class _BlockAttention(torch.autograd.Function):
         for part in (*ctx.cut.first, *ctx.cut.later):
             rows = slice(*part.queries)
             of_queries = (x[:, :, rows] for x in (d_out, q, out, log_sum))
-            d_queries, *d_keys = _part_backward((*of_queries, _of(k, part), _of(v, part)), part, ctx.scaling)
+            d_queries, *d_keys = _part_backward(
+                (*of_queries, _of(k, part), _of(v, part)), part, ctx.scaling, ctx.cut.fused(q)
+            )
             d_q[:, :, rows] += d_queries
             for total, found in zip((d_k, d_v), d_keys, strict=True):
                 if isinstance(part.keys, Tensor):
@@ -210,35 +220,30 @@ def _of(x: Tensor, part: Part) -> Tensor:
     return x.index_select(2, part.keys) if isinstance(part.keys, Tensor) else x[:, :, slice(*part.keys)]
 
 
-def _part(q: Tensor, k: Tensor, v: Tensor, part: Part, scaling: float) -> tuple[Tensor, Tensor]:
+def _part(q: Tensor, k: Tensor, v: Tensor, part: Part, scaling: float, fused: bool) -> tuple[Tensor, Tensor]:
     """Attention of one part's queries over its keys: output (1, H, L, D) and log-sum of scores (1, H, L)."""
     q, k, v = q[:, :, slice(*part.queries)], _of(k, part), _of(v, part)
-    if _has_kernel(q):
+    if fused:
         return _fused(q, k, v, 0.0, part.causal, attn_mask=_bias(part, q), scale=scaling)
     scores = _scores(q, k, part, scaling)
     log_sum = scores.logsumexp(-1)
     return (scores - log_sum[..., None]).exp().to(v.dtype) @ v, log_sum
 
 
-def _part_backward(saved: tuple[Tensor, ...], part: Part, scaling: float) -> tuple[Tensor, Tensor, Tensor]:
+def _part_backward(saved: tuple[Tensor, ...], part: Part, scaling: float, fused: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values from one part.
 
     `saved`: of its queries, the gradient of their output, they themselves, output and log-sum over all their keys;
     then keys and values.
     """
     d_out, q, out, log_sum, k, v = saved
-    if _has_kernel(q):
+    if fused:
         return _fused_backward(d_out, q, k, v, out, log_sum, 0.0, part.causal, attn_mask=_bias(part, q), scale=scaling)
     weights = (_scores(q, k, part, scaling) - log_sum[..., None]).exp()
     # The softmax's own term, the sum over keys of weight * d_weight, is d_out . out.
     delta = (d_out * out).sum(-1, keepdim=True, dtype=weights.dtype)
     d_scores = ((d_out @ v.transpose(-1, -2) - delta) * weights * scaling).to(q.dtype)
     return d_scores @ k, d_scores.transpose(-1, -2) @ q, weights.to(q.dtype).transpose(-1, -2) @ d_out
-
-
-def _has_kernel(x: Tensor) -> bool:
-    """Whether PyTorch has one for this device that takes and returns log-sums."""
-    return x.device.type == "cpu"
 
 
 def _scores(q: Tensor, k: Tensor, part: Part, scaling: float) -> Tensor:

@@ -1,38 +1,71 @@
-"""What a recipe needs on given GPUs, as `mem1 plan` prints it, and what to change where it does not fit.
+"""What a recipe needs on given GPUs, as `mem1 plan` prints it.
 
-make_plan(config, setup=setup, cluster=cluster("8xH100"))  ->  memory, tokens, FLOPs and seconds per stage
-advise(config, setup=setup, cluster=cluster("H100"))       ->  changes, alone and together
+make_plan(config, gpus=cluster("8xH100"))  ->  memory, tokens, FLOPs and seconds per stage
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
 from mem1.errors import UserError
-from mem1.planning.memory import Memory, Needs, server_memory, stage_memory
-from mem1.planning.networks import Network, Setup, recipe_network
-from mem1.planning.stages import Attempts, Stage, limits, stages
-from mem1.planning.step_time import Cluster, sampling_flops, step_time, training, update_flops
-from mem1.recipe.model import Distributed, Lora
+from mem1.evaluation.tokens import config_shape
+from mem1.packing import split_into_packs
+from mem1.planning.attempts import Attempts, StepTokens, counted, limits, rl_attempts, sft_pieces
+from mem1.planning.fakes import OPTIMISER
+from mem1.planning.gpus import Cluster, passes_s, writing_s
+from mem1.planning.models import recipe_shape
+from mem1.planning.steps import Measured, measured
 from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import ServerRollouts
+from mem1.recipe.supervised import Recall
+from mem1.records import Trajectory
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
 KEPT_CHECKPOINTS = 3
 """Checkpoints in a run's folder: the last two, and the one being written."""
+SAMPLER_TOKENS = 24576
+"""Tokens of one batch of `engines/local.py`."""
+SAMPLING = "sampling"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one GPU, or in one process."""
+
+    parts: Mapping[str, int]
+    """Bytes by part at the peak, which is their sum."""
+    moment: str
+    """Moment of the peak."""
+    moments: Mapping[str, int]
+    """Most bytes at each moment."""
+    least: int
+    """Bytes of weights, gradients and optimiser states, however short attempts are."""
+    host: int = 0
+    """Bytes that one rank offloads to the machine's main memory."""
+
+    @property
+    def peak(self) -> int:
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
     """One stage on one rank."""
 
-    stage: Stage
+    name: str
+    steps: int
+    tokens: StepTokens
+    """Tokens of one step."""
     memory: Memory
     flops: Mapping[str, int]
     """FLOPs of a step on all GPUs together, by purpose."""
-    time: Mapping[str, float] | None
+    time: Mapping[str, float] | None = None
     """Seconds of a step by part; None: no GPUs were given."""
     server: Mapping[str, int] | None = None
     """Bytes of one server of the policy, by part; None: no server samples."""
@@ -42,30 +75,28 @@ class StagePlan:
 class Plan:
     """The plan of a recipe."""
 
-    network: Network
-    setup: Setup
-    cluster: Cluster | None
+    config: Recipe
+    shape: PretrainedConfig
+    source: str
+    """Origin of the model's shape."""
+    parameters: int
+    gpus: Cluster | None
     stages: tuple[StagePlan, ...]
     disk: int
     """Bytes of all checkpoints in a run's folder."""
+    published: int | None
+    """Bytes that a publish of the weights writes, once for all servers; None: no server samples."""
     sizes: str
     """Origin of the attempts' sizes."""
 
     @property
     def usable(self) -> float | None:
         """Usable bytes of one GPU; None: no GPUs were given."""
-        return None if self.cluster is None else USABLE * self.cluster.gpu.memory_gb * 1e9
-
-    @property
-    def published(self) -> int | None:
-        """Bytes that a publish of the weights writes, once for all servers; None: no server samples."""
-        if all(stage.server is None for stage in self.stages):
-            return None
-        return self.network.parameters * self.setup.publish_bytes
+        return None if self.gpus is None else USABLE * self.gpus.gpu.memory_gb * 1e9
 
     @property
     def peak(self) -> int:
-        return max((stage.memory.peak for stage in self.stages), default=0)
+        return max(stage.memory.peak for stage in self.stages)
 
     @property
     def fits(self) -> bool | None:
@@ -74,62 +105,221 @@ class Plan:
 
 
 def make_plan(
-    config: Recipe, *, setup: Setup, cluster: Cluster | None = None, attempts: Attempts | None = None
+    config: Recipe, *, gpus: Cluster | None = None, server_gpus: int = 1, attempts: Attempts | None = None
 ) -> Plan:
-    """The plan of a recipe.
+    """The plan of a recipe; `server_gpus` of the GPUs serve where its servers have GPUs of their own.
 
-    Raises UserError where its model is unknown, it has no stage, or all GPUs serve.
+    Raises UserError where its model is unknown or cannot be packed, it has no stage, or all GPUs serve.
     """
-    network = recipe_network(config)
-    ranks = 1
-    if cluster is not None:
-        ranks = training(setup, cluster)
-        if ranks < 1:
-            raise UserError(f"{setup.server_gpus} of {cluster.gpus} GPUs serve, so none trains")
-    planned = stages(config, setup, ranks=ranks, attempts=attempts)
-    if not planned:
+    known = attempts or Attempts()
+    if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train ([recall], [sft] or [rl]), so there is nothing to plan")
+    shape, source = recipe_shape(config)
+    planner = _Planner(config, shape, gpus, server_gpus)
+    stages = tuple(planner.stages(known))
     return Plan(
-        network=network,
-        setup=setup,
-        cluster=cluster,
-        stages=tuple(_planned(network, stage, setup, cluster, ranks) for stage in planned),
-        disk=_disk(network, [stage.needs for stage in planned], setup),
-        sizes=_sizes(config, planned, attempts or Attempts()),
+        config=config,
+        shape=shape,
+        source=source,
+        parameters=planner.parameters,
+        gpus=gpus,
+        stages=stages,
+        disk=KEPT_CHECKPOINTS * planner.checkpoint + planner.parameters * 4,
+        published=None if planner.server is None else planner.parameters * planner.sampling_bytes,
+        sizes=_sizes(config, known),
     )
 
 
-def _planned(network: Network, stage: Stage, setup: Setup, cluster: Cluster | None, ranks: int) -> StagePlan:
-    flops = {**(sampling_flops(network, stage.tokens) if stage.samples else {})}
-    flops |= {name: n for name, n in update_flops(network, stage.tokens, stage.passes, setup).items() if n}
-    server = beside = None
-    if stage.samples and setup.engine == "servers":
-        attempts = -(-stage.tokens.attempts // (ranks if setup.sleep else setup.server_gpus))
-        if setup.sleep:  # at the least: one attempt at a time
-            least = server_memory(network, setup, attempts=1, longest=stage.tokens.longest)
-            beside = {f"server: {name}": size for name, size in least.items()}
-        server = server_memory(network, setup, attempts=attempts, longest=stage.tokens.longest)
-    return StagePlan(
-        stage=stage,
-        server=server,
-        memory=stage_memory(network, stage.needs, setup, ranks=ranks, cuda=cluster is not None, beside=beside),
-        flops=flops,
-        time=None if cluster is None else step_time(network, stage, setup, cluster),
+class _Planner:
+    """A recipe on the given GPUs."""
+
+    def __init__(self, config: Recipe, shape: PretrainedConfig, gpus: Cluster | None, server_gpus: int) -> None:
+        self.config, self.shape, self.gpus = config, shape, gpus
+        served = isinstance(config.rollout, ServerRollouts) and config.rl is not None
+        self.server = config.rollout if isinstance(config.rollout, ServerRollouts) and served else None
+        apart = server_gpus if self.server is not None and not self.server.sleep else 0
+        total = 1 if gpus is None else gpus.gpus
+        self.ranks = 1 if config.distributed is None or gpus is None else total - apart
+        if self.ranks < 1:
+            raise UserError(f"{apart} of {total} GPUs serve, so none trains")
+        self.sampling_gpus = apart or self.ranks
+        self.checkpoint = 0
+        """Bytes of the largest checkpoint of the stages planned so far."""
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    @property
+    def half(self) -> bool:
+        """Whether training computes in bf16."""
+        return self.config.distributed is not None and self.config.distributed.mixed_precision == "bf16"
+
+    @property
+    def sampling_bytes(self) -> int:
+        """Bytes of a number in the sampling policy."""
+        if self.server is not None:
+            return 4 if self.server.published_dtype == "float32" else 2
+        return 2 if self.config.model.dtype == "bfloat16" else 4
+
+    def stages(self, known: Attempts) -> Iterator[StagePlan]:
+        """The stages in order, each with its largest tasks."""
+        config = self.config
+        if (recall := config.recall) is not None:
+            yield self._planned("recall", recall.steps, _recall_tokens(recall), (), more=False)
+        if (sft := config.sft) is not None:
+            cap = min(sft.tokens, sft.pack_tokens)
+            pieces = sft_pieces(config, tokens=cap)
+            packs = split_into_packs(pieces, max_tokens=cap, whole=True)
+            whole = sum(len(pack.tree) for pack in packs)
+            tokens = counted(pieces, packs, scale=sft.tokens / whole)
+            more = -(-sft.tokens // cap) // self.ranks > 1
+            yield self._planned("sft", sft.steps, tokens, packs[0].trajectories, more=more)
+        if (rl := config.rl) is not None:
+            tokens, pack = rl_attempts(config, rl, known)
+            more = tokens.packs // rl.minibatches // self.ranks > 1
+            yield self._planned("rl", rl.steps, tokens, pack.trajectories, more=more)
+
+    def _planned(
+        self, name: str, steps: int, tokens: StepTokens, pack: Sequence[Trajectory], *, more: bool
+    ) -> StagePlan:
+        step = measured(self.config, self.shape, name, pack, ranks=self.ranks, more=more, gpu=self.gpus is not None)
+        lasting = sum(size for part, size in step.resident.items() if part != "weights: sampling")
+        self.checkpoint = max(self.checkpoint, lasting * self.ranks)
+        server, flops = None, self._update_flops(name, tokens, step)
+        if name == "rl":
+            flops = {**self._sampling_flops(tokens), **flops}
+            if self.server is not None:
+                server = self._keys(-(-tokens.attempts // self.sampling_gpus) * tokens.longest)
+        return StagePlan(
+            name=name,
+            steps=steps,
+            tokens=tokens,
+            memory=self._memory(step, self._sampling(tokens) if name == "rl" else None),
+            flops=flops,
+            time=None if self.gpus is None else self._time(tokens, flops, self.gpus),
+            server=server,
+        )
+
+    def _keys(self, tokens: int, *, weights: bool = True) -> dict[str, int]:
+        """Bytes of a policy that samples: keys and values of so many tokens, and its weights."""
+        shape = self.shape
+        head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        each = 2 * shape.num_hidden_layers * shape.num_key_value_heads * head * self.sampling_bytes
+        return {"weights": weights * self.parameters * self.sampling_bytes, "keys and values": tokens * each}
+
+    def _rows(self, tokens: StepTokens) -> int:
+        """Contexts that are sampled together."""
+        attempts = -(-tokens.attempts // self.sampling_gpus)
+        return attempts if self.server is not None else min(attempts, max(1, SAMPLER_TOKENS // tokens.longest))
+
+    def _sampling(self, tokens: StepTokens) -> dict[str, int]:
+        """What sampling adds: keys and values, each row's logits in fp32 and twice in fp64; or a server's attempt."""
+        if self.server is None:
+            rows = self._rows(tokens)
+            keys = self._keys(rows * tokens.longest, weights=False)["keys and values"]
+            return {"keys and values": keys, "logits": rows * self.shape.vocab_size * 24}
+        if not self.server.sleep:
+            return {}
+        return {f"server: {part}": size for part, size in self._keys(tokens.longest).items()}
+
+    def _memory(self, step: Measured, sampling: Mapping[str, int] | None) -> Memory:
+        gone = self._offloaded(step)
+        resident = {part: size for part, size in step.resident.items() if part not in gone}
+        gradients = 0 if "gradients" in gone else step.gradients
+        lasting = sum(resident.values())
+        at = {} if sampling is None else {SAMPLING: {**resident, **sampling}}
+        for moment, most in step.moments.items():
+            held = step.parts if most == sum(step.parts.values()) else {**step.resident, "gradients": step.gradients}
+            if moment == OPTIMISER and self.gpus is not None and not gone:
+                # there AdamW takes the roots of all second moments at once
+                most = max(most, lasting + 2 * gradients)
+                held = {**resident, "gradients": gradients}
+            rest = max(0, most - sum(held.values()))
+            kept = {part: size for part, size in held.items() if part not in gone and part != "activations"}
+            at[moment] = {**kept, "activations": held.get("activations", 0) + rest}
+        moments = {moment: sum(parts.values()) for moment, parts in at.items()}
+        worst = max(moments, key=lambda moment: moments[moment])
+        return Memory(
+            parts={part: size for part, size in at[worst].items() if size},
+            moment=worst,
+            moments=moments,
+            least=lasting + gradients,
+            host=sum({**step.resident, "gradients": step.gradients}[part] for part in gone),
+        )
+
+    def _offloaded(self, step: Measured) -> set[str]:
+        """Parts that are kept in the machine's main memory."""
+        distributed = self.config.distributed
+        if distributed is None or self.gpus is None:
+            return set()
+        if distributed.cpu_offload:
+            return {*step.resident, "gradients"} - {"weights: sampling"}
+        return {"weights: reference"} if distributed.reference_offload else set()
+
+    def _update_flops(self, name: str, tokens: StepTokens, step: Measured) -> dict[str, int]:
+        """FLOPs of all passes over the packs, scaled from those of the step on one pack."""
+        scale = tokens.trained / step.tokens
+        both = round(scale * sum(step.flops.values()))
+        rl = self.config.rl
+        if name != "rl" or rl is None:
+            return {"update": both}
+        critic = rl.algorithm.critic_config
+        trunk = critic is not None and critic.critic == "separate"
+        scored = (rl.recomputes_old_logprobs or critic is not None) + trunk + (rl.kl is not None)
+        before = round(scale * step.flops["forward"] / (1 + trunk) * scored)
+        return {**({"before the update": before} if before else {}), "update": rl.epochs * both}
+
+    def _sampling_flops(self, tokens: StepTokens) -> dict[str, int]:
+        """FLOPs of the model calls, without reuse of cached prefixes."""
+        shape = config_shape(self.shape)
+        if shape is None:
+            return {}
+        pairs = 4 * shape.layers * shape.width
+        written = 2 * (shape.parameters + shape.output_parameters) * tokens.sampled
+        return {
+            "reading contexts": 2 * shape.parameters * tokens.prefill + pairs * tokens.prefill_pairs,
+            "writing": written + pairs * tokens.sampled_pairs,
+        }
+
+    def _time(self, tokens: StepTokens, flops: Mapping[str, int], gpus: Cluster) -> dict[str, float]:
+        """Seconds of a step by part."""
+        seconds = {}
+        for part, number in flops.items():
+            reading = part == "reading contexts"
+            half, on = (self.sampling_bytes == 2, self.sampling_gpus) if reading else (self.half, self.ranks)
+            seconds[part] = passes_s(number, gpus.gpu, gpus=on, half=half)
+        if "writing" in flops:
+            rows = self._rows(tokens)
+            rounds = tokens.sampled / tokens.attempts * -(-tokens.attempts // self.sampling_gpus) / rows
+            context = (tokens.prefill + tokens.sampled / 2) / tokens.calls
+            seconds["writing"] = writing_s(
+                sum(self._keys(round(context * rows)).values()),
+                gpus.gpu,
+                rounds=rounds,
+                layers=self.shape.num_hidden_layers,
+                local=self.server is None,
+            )
+        return seconds
+
+
+def _recall_tokens(recall: Recall) -> StepTokens:
+    """Rows with 8 tokens per pair, of which a quarter is predicted."""
+    length = 8 * max(recall.pairs)
+    return StepTokens(
+        attempts=recall.tokens // length,
+        calls=0,
+        prefill=0,
+        sampled=recall.tokens // 4,
+        prefill_pairs=0,
+        sampled_pairs=0,
+        longest=length,
+        trained=recall.tokens,
+        packs=1,
+        largest_pack=recall.tokens,
     )
 
 
-def _disk(network: Network, needs: Sequence[Needs], setup: Setup) -> int:
-    """A checkpoint holds all networks and optimiser states, unsharded and without weights in 4 bits."""
-
-    def one(need: Needs) -> int:
-        whole = stage_memory(network, need, replace(setup, distributed=None))
-        kept = ("weights: policy", "weights: critic", "weights: reference", "optimiser")
-        return sum(whole.parts.get(name, 0) for name in kept)
-
-    return KEPT_CHECKPOINTS * max(map(one, needs)) + network.parameters * 4
-
-
-def _sizes(config: Recipe, planned: Sequence[Stage], known: Attempts) -> str:
+def _sizes(config: Recipe, known: Attempts) -> str:
     if known.recorded:
         return f"{len(known.recorded)} recorded attempts"
     if known.sizes is None and config.rl is None:
@@ -145,16 +335,16 @@ def _sizes(config: Recipe, planned: Sequence[Stage], known: Attempts) -> str:
 
 def record(plan: Plan) -> dict[str, Any]:
     """The plan as JSON: bytes, FLOPs and seconds."""
+    distributed, lora = plan.config.distributed, plan.config.lora
     return {
-        "parameters": plan.network.parameters,
-        "network": asdict(plan.network),
+        "parameters": plan.parameters,
+        "network": {"source": plan.source, **plan.shape.to_diff_dict()},
         "setup": {
-            "distributed": None if plan.setup.distributed is None else plan.setup.distributed.model_dump(),
-            "lora": None if plan.setup.lora is None else plan.setup.lora.model_dump(),
-            "engine": plan.setup.engine,
-            "server_gpus": plan.setup.server_gpus,
+            "distributed": None if distributed is None else distributed.model_dump(),
+            "lora": None if lora is None else lora.model_dump(),
+            "engine": plan.config.rollout.engine,
         },
-        "gpus": None if plan.cluster is None else str(plan.cluster),
+        "gpus": None if plan.gpus is None else str(plan.gpus),
         "usable_bytes": plan.usable,
         "peak_bytes": plan.peak,
         "fits": plan.fits,
@@ -163,104 +353,14 @@ def record(plan: Plan) -> dict[str, Any]:
         "sizes": plan.sizes,
         "stages": [
             {
-                "name": s.stage.name,
-                "steps": s.stage.steps,
-                "memory": {**asdict(s.memory), "peak": s.memory.peak},
-                "server": None if s.server is None else dict(s.server),
-                "tokens": asdict(s.stage.tokens),
-                "flops": dict(s.flops),
-                "seconds": None if s.time is None else dict(s.time),
+                "name": stage.name,
+                "steps": stage.steps,
+                "memory": {**asdict(stage.memory), "peak": stage.memory.peak},
+                "server": stage.server,
+                "tokens": asdict(stage.tokens),
+                "flops": stage.flops,
+                "seconds": stage.time,
             }
-            for s in plan.stages
+            for stage in plan.stages
         ],
     }
-
-
-SMALLEST_PACK = 2048
-"""Smallest pack, in tokens, that is suggested."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One suggested change of the recipe, with the resulting peak memory in bytes."""
-
-    what: str
-    peak: int
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """Suggested changes for a plan that does not fit."""
-
-    alone: tuple[Change, ...]
-    """Each change alone, most effective first."""
-    together: tuple[Change, ...]
-    """Changes added one after another until the plan fits; the last one does, or none suffices."""
-
-
-def advise(config: Recipe, *, setup: Setup, cluster: Cluster, attempts: Attempts | None = None) -> Advice:
-    """The changes that would help. Raises UserError as `make_plan` does."""
-
-    def planned(case: _Case) -> Plan:
-        return make_plan(case.config, setup=case.setup, cluster=cluster, attempts=attempts)
-
-    start = _Case(config=config, setup=setup)
-    before = planned(start).peak
-    alone = []
-    for what, case in start.changes():
-        plan = planned(case)
-        if plan.peak < 0.99 * before:
-            alone.append(Change(what=what, peak=plan.peak, fits=bool(plan.fits)))
-    together: list[Change] = []
-    case, fits = start, False
-    while not fits and (step := next(case.changes(), None)) is not None:
-        what, case = step
-        plan = planned(case)
-        fits = bool(plan.fits)
-        together.append(Change(what=what, peak=plan.peak, fits=fits))
-    return Advice(alone=tuple(sorted(alone, key=lambda change: change.peak)), together=tuple(together))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A recipe with a setup; changes come in order of their cost in time and in learning."""
-
-    config: Recipe
-    setup: Setup
-
-    def changes(self) -> Iterator[tuple[str, _Case]]:
-        distributed = self.setup.distributed or Distributed()
-        if distributed.mixed_precision is None:
-            mixed = _set(distributed, "mixed_precision", "bf16")
-            yield 'distributed.mixed_precision = "bf16"', self._with(distributed=mixed)
-        if not distributed.activation_checkpointing:
-            again = _set(distributed, "activation_checkpointing", True)
-            yield "distributed.activation_checkpointing = true", self._with(distributed=again)
-        if (rl := self.config.rl) is not None:
-            if rl.pack_tokens > SMALLEST_PACK:
-                tokens = max(SMALLEST_PACK, rl.pack_tokens // 4)
-                yield f"rl.pack_tokens = {tokens}", self._with_rl(pack_tokens=tokens)
-            critic = rl.algorithm.critic_config
-            if critic is not None and critic.critic == "separate":
-                yield 'rl.algorithm.critic = "head"', self._with_rl(algorithm=_set(critic, "critic", "head"))
-        copied = self.config.rl is not None and self.config.rl.kl is not None and self.setup.lora is None
-        if copied and not (distributed.reference_offload or distributed.cpu_offload):
-            offloaded = _set(distributed, "reference_offload", True)
-            yield "distributed.reference_offload = true", self._with(distributed=offloaded)
-        if self.setup.lora is None and not distributed.cpu_offload:
-            yield "distributed.cpu_offload = true", self._with(distributed=_set(distributed, "cpu_offload", True))
-        if self.setup.lora is None:
-            resident = _set(distributed, "cpu_offload", False)
-            yield "[lora] rank = 16", self._with(distributed=resident, lora=Lora())
-
-    def _with(self, **sections: Any) -> _Case:
-        return _Case(config=self.config, setup=replace(self.setup, **sections))
-
-    def _with_rl(self, **keys: Any) -> _Case:
-        assert self.config.rl is not None
-        return _Case(config=_set(self.config, "rl", self.config.rl.model_copy(update=keys)), setup=self.setup)
-
-
-def _set(section: Any, key: str, value: object) -> Any:
-    return section.model_copy(update={key: value})

@@ -19,7 +19,6 @@ from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share
 from mem1.envs.tasks import QuestionTasks
 from mem1.errors import UserError
 from mem1.packing.attention import check_packable
-from mem1.planning.networks import Setup, meta_parameters
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.planning.smoke_step import Rehearsed, rehearse
 from mem1.policy.folders import SHIPPED, policy_folder
@@ -218,8 +217,6 @@ def _disk(needed: int, out: Path) -> str:
 class DryRun:
     """What came out of it."""
 
-    parameters: int
-    """Number of weights of the model that transformers builds from the recipe's shape, on the meta device."""
     plan: Plan
     checks: tuple[Check, ...]
     rehearsed: Rehearsed
@@ -233,7 +230,7 @@ class DryRun:
         """As JSON."""
         return {
             "ready": self.ready,
-            "parameters": self.parameters,
+            "parameters": self.plan.parameters,
             "checks": [asdict(check) for check in self.checks],
             "rehearsed": asdict(self.rehearsed),
             "plan": record(self.plan),
@@ -245,12 +242,6 @@ def dry_run(config: Recipe, *, out: Path) -> DryRun:
 
     Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.
     """
-    plan = make_plan(config, setup=Setup.of(config))
-    parameters = meta_parameters(plan.network)
-    if parameters != plan.network.parameters:
-        raise UserError(
-            f"transformers makes a model of {parameters:,} parameters of this shape, the plan counts "
-            f"{plan.network.parameters:,}; its config.json has parts that the plan does not know"
-        )
+    plan = make_plan(config)
     found = checks(config, disk=plan.disk, out=out)
-    return DryRun(parameters=parameters, plan=plan, checks=tuple(found), rehearsed=rehearse(config))
+    return DryRun(plan=plan, checks=tuple(found), rehearsed=rehearse(config))

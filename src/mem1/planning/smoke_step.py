@@ -20,7 +20,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
-from mem1.planning.networks import made_model, recipe_network, small
+from mem1.planning.models import made_model, recipe_shape, small
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.policy import Policy
 from mem1.policy.tokenizers import words_of
@@ -58,8 +58,8 @@ class Rehearsed:
 def rehearse(config: Recipe) -> Rehearsed:
     """Run the steps. Raises UserError where a part of the recipe cannot work, RuntimeError where no weight changed."""
     codec, whose = _codec(config)
-    network = small(recipe_network(config), codec.vocab_size)
-    policy = Policy(made_model(network, seed=config.seed), codec)
+    shape = small(recipe_shape(config)[0], vocab_size=codec.vocab_size)
+    policy = Policy(made_model(shape, seed=config.seed), codec)
     tags = vocabulary(config.vocabulary)
     shown = _shown(config)
     source = shown.tasks.source("train", tags)

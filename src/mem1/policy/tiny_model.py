@@ -47,7 +47,20 @@ def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKind
 
     `kinds` matters only with `config.induction`.
     """
-    qwen = Qwen2Config(
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(qwen_config(config, vocab_size=vocab_size))
+    for layer in model.model.layers[: 1 if config.induction else 2]:
+        for head, distance in enumerate(config.look_back):
+            look_back(layer.self_attn, head, distance, config)
+    if config.induction:
+        write_induction(model, config, kinds, seed=seed)
+    return model
+
+
+def qwen_config(config: TinyModel, *, vocab_size: int) -> Qwen2Config:
+    """The shape of such a model."""
+    return Qwen2Config(
         vocab_size=vocab_size,
         hidden_size=config.hidden_size,
         num_hidden_layers=config.layers,
@@ -61,15 +74,6 @@ def new_model(config: TinyModel, *, vocab_size: int, seed: int, kinds: TokenKind
         bos_token_id=None,
         eos_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(qwen)
-    for layer in model.model.layers[: 1 if config.induction else 2]:
-        for head, distance in enumerate(config.look_back):
-            look_back(layer.self_attn, head, distance, config)
-    if config.induction:
-        write_induction(model, config, kinds, seed=seed)
-    return model
 
 
 @torch.no_grad()

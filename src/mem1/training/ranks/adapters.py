@@ -170,13 +170,8 @@ def quantize(model: PreTrainedModel) -> None:
         raise UserError(
             "lora.quantize needs bitsandbytes, which is not installed: pip install 'mem1-agents[qlora]'"
         ) from error
-    head = model.get_output_embeddings()
     options: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": False}
-    layers = {
-        name: layer
-        for name, layer in model.named_modules()
-        if type(layer) is nn.Linear and layer is not head and layer.in_features % BLOCK == 0
-    }
+    layers = quantizable(model)
     if not layers:
         raise UserError(f"lora.quantize: the model has no linear layer whose inputs are a multiple of {BLOCK}")
     for name, layer in layers.items():
@@ -188,6 +183,16 @@ def quantize(model: PreTrainedModel) -> None:
         # its packing for processors with AVX512-BF16 has no backward pass; evaluation mode would switch to it
         small.support_avx512bf16_for_cpu = False
         _put(model, name, small.to(layer.weight.device))
+
+
+def quantizable(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """The linear layers that `quantize` replaces, by name."""
+    head = model.get_output_embeddings()
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear and layer is not head and layer.in_features % BLOCK == 0
+    }
 
 
 def plain(parameter: Tensor) -> Tensor:

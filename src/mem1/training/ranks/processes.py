@@ -151,9 +151,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     fails does not wait, and torchrun ends the others. Raises UserError where there is no such device, and where another
     rank does not start or is lost.
     """
-    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if under_torchrun else None
-    chosen = choose(device, machine or Machine.here(), training=True, local_rank=local_rank)
+    under_torchrun, chosen = _under_torchrun(), own_device(device, machine)
     cuda = chosen.at.type == "cuda"
     if cuda:
         torch.cuda.set_device(chosen.at)
@@ -176,6 +174,23 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
             ranks.gather(b"")
         finally:
             distributed.destroy_process_group()
+
+
+def _under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def own_device(device: str, machine: Machine | None = None) -> Device:
+    """What `joined` chooses for this process."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if _under_torchrun() else None
+    return choose(device, machine or Machine.here(), training=True, local_rank=local_rank)
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and the number of torchrun's processes, before they are joined; (0, 1) without torchrun."""
+    if not _under_torchrun():
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def _of_this_start(store: Store, size: int) -> Store:

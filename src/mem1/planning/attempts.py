@@ -1,0 +1,218 @@
+"""Attempts for planning: of given sizes, or those of a run; and what a step of them counts.
+
+    sizes prompt 300, state 100, action 30, result 350, 6 turns; constant; 64 tasks with one attempt each
+    ->  tokens of the trees of all packs, the sampled ones among them, the work of sampling, and the largest pack
+
+Invented attempts are token lists under the recipe's memory, which the recipe's own packing packs, so the
+training code itself counts. Of many tasks only a few are made, and their counts are scaled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mem1.dialogue import offered
+from mem1.engines.codec import Codec
+from mem1.errors import UserError
+from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
+from mem1.memory import MemoryPolicy, memory_policy, next_context
+from mem1.packing import Pack, split_into_packs
+from mem1.policy.folders import SHIPPED, policy_folder
+from mem1.protocol import NOTE, SUMMARY, vocabulary
+from mem1.recipe.recipe import Recipe
+from mem1.recipe.rl import Rl
+from mem1.recipe.supervised import TURNS_PER_PIECE
+from mem1.records import Trajectory, Turn
+
+_NOTE_TOKENS = 32
+"""Assumed length of a note, at most all of the memory that a turn writes."""
+TASKS_MADE = 4
+"""Tasks that represent all tasks of a step."""
+EXPLANATION = 525
+"""Characters that the template of Qwen2.5 writes around the schemas and the user's message."""
+CHARACTERS_PER_TOKEN = 4
+"""Of such English and JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """Known sizes of the attempts at a task; without any, attempts use everything the recipe allows."""
+
+    sizes: Sizes | None = None
+    recorded: tuple[Trajectory, ...] = ()
+    """Attempts of a run, instead of sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTokens:
+    """Tokens of one rollout and of the passes over it; each sampled token is trained once."""
+
+    attempts: int
+    calls: int
+    """Model calls, one per turn and summary."""
+    prefill: int
+    """Context tokens, without reuse of cached prefixes."""
+    sampled: int
+    prefill_pairs: int
+    """(token, visible token) pairs of the contexts."""
+    sampled_pairs: int
+    """(token, visible token) pairs of the sampled tokens."""
+    longest: int
+    """Tokens of the longest context with its completion."""
+    trained: int
+    """Tokens of all packs, shared ones once where they are packed."""
+    packs: int
+    largest_pack: int
+    """Tokens of the largest pack."""
+
+
+def framing(config: Recipe) -> int:
+    """Tokens that [chat] writes around the text of a prompt: the model's template, and schemas of tools.
+
+    Counted with the tokenizer in the model's folder, without one estimated from the length of the schemas. Tools that
+    an environment or an agent brings along are not known here.
+    """
+    if config.chat is None or config.chat.calls == "tags":
+        return 0
+    tags = vocabulary(config.vocabulary)
+    folder, tools = policy_folder(config.model.path or SHIPPED), offered(tags)
+    with suppress(UserError):  # the folder is not there yet; what is wrong with one is told by a dry run
+        messages = config.chat.messages(folder, Codec.load(folder), tags)
+        return len(messages.encode([{"role": "user", "content": ""}], tools))
+    return round((EXPLANATION + sum(len(json.dumps(tool)) for tool in tools)) / CHARACTERS_PER_TOKEN)
+
+
+def limits(config: Recipe, objectives: int) -> Sizes:
+    """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
+    general = config.chat is not None or config.model.chat_template or config.tasks.explains_tags
+    budget = config.budget.completion(objectives, general=general)
+    turns, (text, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
+    prompt = text + framing(config)
+    room = config.budget.context - prompt - 2 * budget
+    return even_sizes(
+        prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
+    )
+
+
+def made_groups(policy: MemoryPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
+    """Attempts of these sizes; those of one group share only their prompt."""
+    tokens = itertools.count()
+    made = []
+    for _ in range(groups):
+        prompt = _take(tokens, sizes.prompt)
+        made.append([_attempt(policy, prompt, sizes, tokens) for _ in range(attempts)])
+    return made
+
+
+def _attempt(policy: MemoryPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
+    turns: list[Turn] = []
+    for size in sizes.turns:
+        context = next_context(policy, prompt, turns)
+        if context.requested_action is not None:
+            turns.append(_summary(context.ids, size, tokens))
+            context = next_context(policy, prompt, turns)
+        turns.append(_turn(context.ids, size, tokens, notes=NOTE in policy.asks))
+    return Trajectory(turns=tuple(turns), context=policy.name)
+
+
+def _turn(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int], *, notes: bool) -> Turn:
+    """`notes`: the last of its memory's tokens are a note."""
+    thought, state = size.thought, size.state
+    spans = {"thought": (0, thought)} if thought else {}
+    spans |= {"state": (thought, thought + state), "state_text": (thought, thought + state)} if state else {}
+    if notes and state:
+        note = min(state, _NOTE_TOKENS)
+        spans |= {"note": (thought + state - note, thought + state), "state": (thought, thought + state - note)}
+    written = _take(tokens, thought + state + size.action)
+    return Turn(
+        context_ids=context,
+        notes=(str(written[spans["note"][0]]),) if "note" in spans else (),  # no two are alike
+        completion_ids=written,
+        completion_spans=spans,
+        observation_ids=_take(tokens, size.result),
+    )
+
+
+def _summary(context: tuple[int, ...], size: TurnSizes, tokens: Iterator[int]) -> Turn:
+    """A call of its own, as long as the memory that a turn writes; its tags and the hint after it are left out."""
+    written = max(1, size.state)
+    return Turn(
+        context_ids=context,
+        completion_ids=_take(tokens, written),
+        completion_spans={"state_text": (0, written)},
+        action=SUMMARY,
+    )
+
+
+def _take(tokens: Iterator[int], count: int) -> tuple[int, ...]:
+    return tuple(itertools.islice(tokens, count))
+
+
+def pack_tokens(pack: Pack, *, packed: bool) -> int:
+    """Tokens that a pack's passes compute; unpacked, those of every context but its last, which predicts nothing."""
+    if packed:
+        return len(pack.tree)
+    return sum(turn.num_tokens - 1 for t in pack.trajectories for turn in t.turns)
+
+
+def counted(
+    trajectories: Sequence[Trajectory], packs: Sequence[Pack], *, scale: float = 1.0, packed: bool = True
+) -> StepTokens:
+    """Tokens of these attempts and their packs, each counted `scale` times."""
+    calls = [turn for t in trajectories for turn in t.turns]
+    contexts = [len(turn.context_ids) for turn in calls]
+    completions = [len(turn.completion_ids) for turn in calls]
+    sizes = [pack_tokens(pack, packed=packed) for pack in packs]
+
+    def times(count: int) -> int:
+        return round(scale * count)
+
+    before = sum(n * (n + 1) // 2 for n in contexts)
+    whole = sum((c + o) * (c + o + 1) // 2 for c, o in zip(contexts, completions, strict=True))
+    return StepTokens(
+        attempts=times(len(trajectories)),
+        calls=times(len(calls)),
+        prefill=times(sum(contexts)),
+        sampled=times(sum(completions)),
+        prefill_pairs=times(before),
+        sampled_pairs=times(whole - before),
+        longest=max(c + o for c, o in zip(contexts, completions, strict=True)),
+        trained=times(sum(sizes)),
+        packs=max(len(packs), times(len(packs))),
+        largest_pack=max(sizes),
+    )
+
+
+def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pack]:
+    """Tokens of a step on the stage's largest tasks, under the memory that trains on most; and its largest pack."""
+    total = rl.tasks_per_step * rl.group_size
+    if known.recorded:
+        return _step(known.recorded, rl, scale=total / len(known.recorded))
+    sizes = known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives))
+    made = min(rl.tasks_per_step, TASKS_MADE)
+    first = rl.curriculum[0].context or config.context
+    found = []
+    for name in sorted({first, *(phase.context or first for phase in rl.curriculum)}):
+        groups = made_groups(memory_policy(name), sizes, groups=made, attempts=rl.group_size)
+        found.append(_step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made))
+    return max(found, key=lambda step: step[0].trained)
+
+
+def _step(trajectories: Sequence[Trajectory], rl: Rl, *, scale: float) -> tuple[StepTokens, Pack]:
+    packs = split_into_packs(trajectories, max_tokens=rl.pack_tokens, whole=rl.algorithm.needs_whole_trajectories)
+    largest = max(packs, key=lambda pack: pack_tokens(pack, packed=rl.packed))
+    return counted(trajectories, packs, scale=scale, packed=rl.packed), largest
+
+
+def sft_pieces(config: Recipe, *, tokens: int) -> list[Trajectory]:
+    """Pieces of demonstrations, of the largest tasks, that fill so many tokens."""
+    sizes = limits(config, max(config.demonstrated or config.evaluation.objectives))
+    sizes = Sizes(prompt=sizes.prompt, turns=sizes.turns[:TURNS_PER_PIECE])
+    [[piece]] = made_groups(memory_policy(config.context), sizes, groups=1, attempts=1)
+    [pack] = split_into_packs([piece], max_tokens=1, whole=True)
+    groups = made_groups(memory_policy(config.context), sizes, groups=-(-tokens // len(pack.tree)), attempts=1)
+    return [piece for group in groups for piece in group]
