@@ -10,7 +10,7 @@ import pytest
 from mem1.errors import UserError
 from mem1.memory import STATE, MemoryPolicy, memory_policy, next_context
 from mem1.memory.policies import POLICIES
-from mem1.messages import Bounds, Memory, ask, recall, with_state
+from mem1.messages import Bounds, Memory, ask, fold, recall, with_state
 from mem1.messages.assembly import without_states
 from mem1.messages.forms import CHAT
 from mem1.messages.selecting import Stays, selected
@@ -179,3 +179,17 @@ def test_a_memory_that_needs_recall_is_refused_where_nobody_can_call_it(name: st
 def test_old_names_name_the_new_ones(old: str, new: str):
     with pytest.raises(UserError, match=new):
         memory_policy(old)
+
+
+def test_a_capped_state_is_cut_to_its_limit():
+    state = " ".join(["word"] * 60)
+    random, messages = Random(4), [TASK]
+    for number in range(3):
+        messages += exchange(number, random)
+    messages = with_state(messages, state)
+    counted = Bounds(count=lambda text: len(text.split()))
+    cut, whole = (
+        fold(messages, name, bounds=counted)[0]["content"].partition("<memory>\n")[2].removesuffix("\n</memory>")
+        for name in ("capped(20)", "constant")
+    )
+    assert (len(cut.split()), whole) == (20, state)
