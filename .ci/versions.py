@@ -4,8 +4,8 @@
     .venv/bin/python .ci/versions.py lowest build/versions/lowest
         ->  bm25s==0.3.10 httpcore==1 pydantic==2.7 transformers==5.1
 
-lowest    of the dependencies that have a lower bound
-newest    of all dependencies
+lowest    of the dependencies that have a lower bound, those of the extra "train" included
+newest    of all of them
 
 All else, and torch, which is large, is found in the environment that runs this: it comes last on the path of the other.
 """
@@ -26,7 +26,8 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 def wanted(kind: str) -> list[str]:
     """Arguments for pip."""
-    needed = map(Requirement, read_toml(PROJECT)["project"]["dependencies"])
+    project = read_toml(PROJECT)["project"]
+    needed = map(Requirement, (*project["dependencies"], *project["optional-dependencies"]["train"]))
     ours = [one for one in needed if one.name != "torch" and (one.marker is None or one.marker.evaluate())]
     if kind == "newest":
         return ["--upgrade", *(f"{one.name}{one.specifier}" for one in ours)]
