@@ -1,12 +1,13 @@
 """MkDocs hook: one page of the API reference for each room of src/mem1, written from its docstrings.
 
 A room is a module or a package directly under mem1; its page has every module of it that documents something public.
-The order is that of imports (tests/test_layers.py): a reader who goes down the list never meets a name before its page.
+The order is that of imports: a reader who goes down the list never meets a name before its page.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,12 +18,12 @@ SOURCE = ROOT / "src" / "mem1"
 
 
 def rooms() -> list[str]:
-    """Names of the rooms in import order, as tests/test_layers.py lists them."""
-    tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":
-            return [name for name in ast.literal_eval(node.value) if name != "__main__"]
-    raise ValueError("tests/test_layers.py no longer has ROOMS")
+    """Names of the rooms in import order, as the head of the package lists them."""
+    head = ast.get_docstring(ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    listed = re.search(r"Rooms, in the order of the imports: ([\w,\s]+)\.", head)
+    if listed is None:
+        raise ValueError("the docstring of mem1 no longer lists its rooms")
+    return [name.strip() for name in listed[1].split(",")]
 
 
 def modules(room: str) -> list[str]:
