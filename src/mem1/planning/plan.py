@@ -170,10 +170,10 @@ class _Planner:
             cap = min(sft.tokens, sft.pack_tokens)
             pieces = sft_pieces(config, tokens=cap)
             packs = split_into_packs(pieces, max_tokens=cap, whole=True)
-            whole = sum(len(pack.tree) for pack in packs)
-            tokens = counted(pieces, packs, scale=sft.tokens / whole)
+            tokens = counted(pieces, packs, scale=sft.tokens / sum(len(pack.tree) for pack in packs))
             more = -(-sft.tokens // cap) // self.ranks > 1
-            yield self._planned("sft", sft.steps, tokens, packs[0].trajectories, more=more)
+            largest = max(packs, key=lambda pack: len(pack.tree))
+            yield self._planned("sft", sft.steps, tokens, largest.trajectories, more=more)
         if (rl := config.rl) is not None:
             tokens, pack = rl_attempts(config, rl, known)
             more = tokens.packs // rl.minibatches // self.ranks > 1
@@ -189,7 +189,7 @@ class _Planner:
         if name == "rl":
             flops = {**self._sampling_flops(tokens), **flops}
             if self.server is not None:
-                server = self._keys(-(-tokens.attempts // self.sampling_gpus) * tokens.longest)
+                server = self._served(-(-tokens.attempts // self.sampling_gpus) * tokens.longest)
         return StagePlan(
             name=name,
             steps=steps,
@@ -200,12 +200,15 @@ class _Planner:
             server=server,
         )
 
-    def _keys(self, tokens: int, *, weights: bool = True) -> dict[str, int]:
-        """Bytes of a policy that samples: keys and values of so many tokens, and its weights."""
+    def _keys(self, tokens: int) -> int:
+        """Bytes of the keys and values of so many tokens."""
         shape = self.shape
         head = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-        each = 2 * shape.num_hidden_layers * shape.num_key_value_heads * head * self.sampling_bytes
-        return {"weights": weights * self.parameters * self.sampling_bytes, "keys and values": tokens * each}
+        return 2 * shape.num_hidden_layers * shape.num_key_value_heads * head * self.sampling_bytes * tokens
+
+    def _served(self, tokens: int) -> dict[str, int]:
+        """Bytes of a server that holds so many tokens."""
+        return {"weights": self.parameters * self.sampling_bytes, "keys and values": self._keys(tokens)}
 
     def _rows(self, tokens: StepTokens) -> int:
         """Contexts that are sampled together."""
@@ -216,49 +219,44 @@ class _Planner:
         """What sampling adds: keys and values, each row's logits in fp32 and twice in fp64; or a server's attempt."""
         if self.server is None:
             rows = self._rows(tokens)
-            keys = self._keys(rows * tokens.longest, weights=False)["keys and values"]
-            return {"keys and values": keys, "logits": rows * self.shape.vocab_size * 24}
-        if not self.server.sleep:
-            return {}
-        return {f"server: {part}": size for part, size in self._keys(tokens.longest).items()}
+            return {"keys and values": self._keys(rows * tokens.longest), "logits": rows * self.shape.vocab_size * 24}
+        asleep = self._served(tokens.longest) if self.server.sleep else {}
+        return {f"server: {part}": size for part, size in asleep.items()}
 
     def _memory(self, step: Measured, sampling: Mapping[str, int] | None) -> Memory:
-        gone = self._offloaded(step)
+        gone = self._offloaded()
         resident = {part: size for part, size in step.resident.items() if part not in gone}
-        gradients = 0 if "gradients" in gone else step.gradients
-        lasting = sum(resident.values())
-        at = {} if sampling is None else {SAMPLING: {**resident, **sampling}}
-        for moment, most in step.moments.items():
-            held = step.parts if most == sum(step.parts.values()) else {**step.resident, "gradients": step.gradients}
-            if moment == OPTIMISER and self.gpus is not None and not gone:
-                # there AdamW takes the roots of all second moments at once
-                most = max(most, lasting + 2 * gradients)
-                held = {**resident, "gradients": gradients}
-            rest = max(0, most - sum(held.values()))
-            kept = {part: size for part, size in held.items() if part not in gone and part != "activations"}
-            at[moment] = {**kept, "activations": held.get("activations", 0) + rest}
-        moments = {moment: sum(parts.values()) for moment, parts in at.items()}
+        lasting, gradients = sum(resident.values()), step.parts.get("gradients", 0)
+        host = sum(step.resident.values()) - lasting
+        moments = {moment: most - host for moment, most in step.moments.items()}
+        least = lasting + step.gradients
+        if "gradients" in gone:  # and the CPU takes the optimiser's step
+            moments = {m: most - gradients for m, most in moments.items() if m != OPTIMISER}
+            host, least, gradients = host + step.gradients, lasting, 0
+        elif self.gpus is not None:  # there AdamW takes the roots of all second moments at once
+            moments[OPTIMISER] = max(moments[OPTIMISER], least + step.gradients)
+        if sampling is not None:
+            moments[SAMPLING] = lasting + sum(sampling.values())
         worst = max(moments, key=lambda moment: moments[moment])
-        return Memory(
-            parts={part: size for part, size in at[worst].items() if size},
-            moment=worst,
-            moments=moments,
-            least=lasting + gradients,
-            host=sum({**step.resident, "gradients": step.gradients}[part] for part in gone),
-        )
+        parts = {**resident, "gradients": step.gradients if worst == OPTIMISER else gradients}
+        parts["activations"] = moments[worst] - sum(parts.values())
+        if worst == SAMPLING and sampling is not None:
+            parts = {**resident, **sampling}
+        kept = {part: size for part, size in parts.items() if size}
+        return Memory(parts=kept, moment=worst, moments=moments, least=least, host=host)
 
-    def _offloaded(self, step: Measured) -> set[str]:
+    def _offloaded(self) -> set[str]:
         """Parts that are kept in the machine's main memory."""
         distributed = self.config.distributed
         if distributed is None or self.gpus is None:
             return set()
         if distributed.cpu_offload:
-            return {*step.resident, "gradients"} - {"weights: sampling"}
+            return {"weights: policy", "weights: critic", "weights: reference", "optimiser", "gradients"}
         return {"weights: reference"} if distributed.reference_offload else set()
 
     def _update_flops(self, name: str, tokens: StepTokens, step: Measured) -> dict[str, int]:
         """FLOPs of all passes over the packs, scaled from those of the step on one pack."""
-        scale = tokens.trained / step.tokens
+        scale = tokens.trained / tokens.largest_pack
         both = round(scale * sum(step.flops.values()))
         rl = self.config.rl
         if name != "rl" or rl is None:
@@ -293,7 +291,7 @@ class _Planner:
             rounds = tokens.sampled / tokens.attempts * -(-tokens.attempts // self.sampling_gpus) / rows
             context = (tokens.prefill + tokens.sampled / 2) / tokens.calls
             seconds["writing"] = writing_s(
-                sum(self._keys(round(context * rows)).values()),
+                sum(self._served(round(context * rows)).values()),
                 gpus.gpu,
                 rounds=rounds,
                 layers=self.shape.num_hidden_layers,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,9 +25,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mem1.algorithms.base import constant
 from mem1.engines.device import Device
-from mem1.packing import split_into_packs
 from mem1.packing.attention import check_packable
-from mem1.planning.attempts import pack_tokens
 from mem1.planning.fakes import BACKWARD, FORWARD, OPTIMISER, Count, counted
 from mem1.planning.models import made_model
 from mem1.policy.policy import Policy
@@ -58,8 +57,6 @@ class Measured:
     """Bytes of all gradients."""
     flops: Mapping[str, int]
     """FLOPs of the forward and the backward pass."""
-    tokens: int
-    """Tokens of these passes."""
 
 
 def measured(
@@ -99,7 +96,7 @@ def measured(
         optimising = count.peaks[OPTIMISER] if stage == "rl" else 0
         count.clear()
         update(made, trajectories)
-        return _read(count, resident, gradients, optimising, _tokens(made, trajectories), saved)
+        return _read(count, resident, gradients, optimising, saved)
 
 
 def fake_buffers(model: nn.Module) -> None:
@@ -157,13 +154,8 @@ def make_stage(
         sft = config.sft.model_copy(update={"steps": 1, "tokens": config.sft.pack_tokens})
         return SftStage(policy, sft, lambda: trajectories, config.seed, placement=placement)
     assert config.recall is not None
-    codec: Any = _Codec(policy.model.config.vocab_size)
+    codec: Any = SimpleNamespace(vocab_size=policy.model.config.vocab_size)
     return RecallStage(replace(policy, codec=codec), config.recall, config.seed, placement=placement)
-
-
-@dataclass(frozen=True)
-class _Codec:
-    vocab_size: int
 
 
 def begin(stage: AnyStage, *, more: bool) -> None:
@@ -226,14 +218,7 @@ def resident_bytes(stage: AnyStage, sampling: nn.Module) -> dict[str, int]:
     }
 
 
-def _tokens(stage: AnyStage, trajectories: Sequence[Trajectory]) -> int:
-    if isinstance(stage, RecallStage):
-        return stage.config.tokens
-    packed = not isinstance(stage, RlStage) or stage.config.packed
-    return sum(pack_tokens(pack, packed=packed) for pack in split_into_packs(trajectories, max_tokens=2**60))
-
-
-def _read(count: Count, resident: dict[str, int], gradients: int, optimising: int, tokens: int, saved: int) -> Measured:
+def _read(count: Count, resident: dict[str, int], gradients: int, optimising: int, saved: int) -> Measured:
     moments = {name: count.peaks[name] - saved for name in (FORWARD, BACKWARD)}
     moments[OPTIMISER] = max(optimising, count.peaks[OPTIMISER]) - saved
     resident = {**resident, "weights: policy": resident["weights: policy"] - saved}
@@ -246,5 +231,4 @@ def _read(count: Count, resident: dict[str, int], gradients: int, optimising: in
         resident=resident,
         gradients=gradients,
         flops={name: count.flops[name] for name in (FORWARD, BACKWARD)},
-        tokens=tokens,
     )
