@@ -655,8 +655,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("1 <= self.percent <= 99", "0 <= self.percent <= 100"),
         ("self.tokens is not None and turns[-1].notes and", "self.tokens is not None and"),
         ("state_tokens=self.tokens, result=False", "result=False"),
-        ("return kept, written + rewrite.said_tokens - cut", "return kept, written + rewrite.said_tokens"),
-        ("return kept, written + rewrite.said_tokens - cut", "return kept, written"),
+        (
+            "written + rewrite.said_tokens - cut",
+            "written + rewrite.said_tokens",
+        ),
+        ("written + rewrite.said_tokens - cut", "written"),
         (
             "        return turns[-1].state_tokens, self.tokens",
             "        return 1 + turns[-1].state_tokens, self.tokens",
@@ -1118,15 +1121,18 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "for part in parts[boundary:] if isinstance(part, Exchange)",
             "for part in parts if isinstance(part, Exchange)",
         ),
-        ("in standing_notes(texts_of)]", "in texts_of]"),
+        (
+            "in standing(turns).items() for",
+            "in {i: range(len(turn.notes)) for i, turn in enumerate(turns)}.items() for",
+        ),
     ),
     ("memory/policies.py", ("test_messages_sizes.py",)): (
         ("requested_tokens=self.tokens // 2)", "requested_tokens=self.tokens)"),
         ("requested_tokens=self.tokens // 2)", "requested_tokens=self.tokens // 4)"),
     ),
     ("memory/policies.py", ("test_renderers.py",)): (
-        ("_acting(turns[max(0, written - 1) :])", "_acting(turns[written:])"),
-        ("_acting(turns[max(0, written - 1) :])", "_acting(turns)"),
+        ("in turns[max(0, written - 1) :] if", "in turns[written:] if"),
+        ("in turns[max(0, written - 1) :] if", "in turns if"),
     ),
     ("messages/folding.py", ("test_messages_sizes.py",)): (
         ("return round(tokens * _WORDS_PER_TOKEN)", "return tokens"),

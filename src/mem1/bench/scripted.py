@@ -95,7 +95,8 @@ def scripted_chat(drawn: Drawn, memory: str = "full", state: int = Bounds().stat
 
 def _lost(memory: str, state: int) -> int:
     """Tokens that the script writes with each turn, for a memory that asks for nothing."""
-    turns = [Turn(context_ids=(0,), completion_ids=(0,) * state) for _ in range(_MANY)]
+    said = (0,) * state
+    turns = [Turn(context_ids=(0,), completion_ids=said) for _ in range(_MANY)]
     oldest = next((kept for kept in memory_policy(memory).select(turns).kept if kept.turn is turns[0]), None)
     if oldest is None:
         return state - _PLACE

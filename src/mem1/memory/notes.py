@@ -15,7 +15,7 @@ An answer may stand for the notes instead of copying them:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -73,17 +73,6 @@ def standing(turns: Sequence[Exchange], first: int = 0) -> dict[int, tuple[int, 
     for number, position in sorted(places.values()):
         found[number] = (*found.get(number, ()), position)
     return found
-
-
-def standing_notes(texts: Iterable[str]) -> list[str]:
-    """Those of these notes, oldest first, that no later one replaces or removes.
-
-    standing_notes(["harbour: 1901", "oak", "harbour: 1902"])  ->  ["oak", "harbour: 1902"]
-    """
-    entries: dict[object, str] = {}
-    for text in texts:
-        _edit(entries, read_note(text), text)
-    return [*entries.values()]
 
 
 def notebook(turns: Sequence[Turn]) -> list[Note]:

@@ -84,29 +84,29 @@ class Notes(_Shipped):
         return frozenset({NOTE} if self.tokens is None else {NOTE, SUMMARY})
 
     def select(self, turns: Sequence[E]) -> Selection[E]:
-        notes, written = self._notes(turns)
+        kept, written = self._kept(turns)
         over = self.tokens is not None and turns[-1].notes and written > self.tokens  # a rewrite may be as long
-        kept = (*notes, *(Kept(turn=turn) for turn in _acting(turns)[-1:]))
         if self.tokens is None or not over:
             return Selection(kept=kept)
         return Selection(kept=kept, requested_action=SUMMARY, requested_tokens=self.tokens // 2)
 
     def filled(self, turns: Sequence[Exchange]) -> Filled | None:
-        return None if self.tokens is None else (self._notes(turns)[1], self.tokens)
+        return None if self.tokens is None else (self._kept(turns)[1], self.tokens)
 
-    def _notes(self, turns: Sequence[E]) -> tuple[list[Kept[E]], int]:
-        """What is kept of the turns before the last, and the tokens of all notes, those of the last included."""
-        rewritten = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
+    def _kept(self, turns: Sequence[E]) -> tuple[tuple[Kept[E], ...], int]:
+        """What is kept, the last turn whole, and the tokens of all notes, those of the last included."""
+        rewritten = _last_summary(turns)
         last = max((i for i, turn in enumerate(turns) if turn.action != SUMMARY), default=-1)
         notes = standing(turns[rewritten + 1 :], first=rewritten + 1)
         written = sum(turns[i].note_tokens(position) for i, of_it in notes.items() for position in of_it)
         kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in notes.items() if i < last]
+        newest = [] if last < 0 else [Kept(turn=turns[last])]
         if rewritten < 0:
-            return kept, written
+            return (*kept, *newest), written
         rewrite = turns[rewritten]
         cut = 0 if self.tokens is None else max(0, rewrite.state_tokens - self.tokens)
         kept.insert(0, Kept(turn=rewrite, state_tokens=self.tokens, result=False))
-        return kept, written + rewrite.said_tokens - cut
+        return (*kept, *newest), written + rewrite.said_tokens - cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ class Dropout(_Shipped):
         return zlib.crc32(note.strip().encode("utf-8", "surrogatepass")) % 100 < self.percent
 
 
-def _acting(turns: Sequence[E]) -> list[E]:
-    """Without summaries."""
-    return [turn for turn in turns if turn.action != SUMMARY]
+def _last_summary(turns: Sequence[Exchange]) -> int:
+    """Position of the last one; -1: there is none."""
+    return max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
 
 
 def _earlier_notes(turns: Sequence[Exchange]) -> list[tuple[int, int]]:
@@ -194,10 +194,11 @@ class Fold(_Shipped):
 
 def _since_state(turns: Sequence[E], tokens: int | None = None) -> tuple[list[Kept[E]], Sequence[E]]:
     """The last state that was written in a call of its own, cut to `tokens`; the turns from the one before it on."""
-    written = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=None)
-    if written is None:
+    written = _last_summary(turns)
+    if written < 0:
         return [], turns
-    return [Kept(turn=turns[written], state_tokens=tokens)], _acting(turns[max(0, written - 1) :])
+    since = [turn for turn in turns[max(0, written - 1) :] if turn.action != SUMMARY]
+    return [Kept(turn=turns[written], state_tokens=tokens)], since
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,7 @@ class Summary(_Shipped):
     asks = frozenset({SUMMARY})
 
     def select(self, turns: Sequence[E]) -> Selection[E]:
-        last = max((i for i, turn in enumerate(turns) if turn.action == SUMMARY), default=-1)
+        last = _last_summary(turns)
         kept = keep(turns[max(last, 0) :])
         new = sum(turn.said_tokens + turn.result_tokens for turn in turns[last + 1 :])
         return Selection(kept=kept.kept, requested_action=SUMMARY if new > self.tokens else None)

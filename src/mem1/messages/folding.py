@@ -26,12 +26,12 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, Notes, memory_policy
-from mem1.memory.notes import standing_notes
+from mem1.memory.notes import standing
 from mem1.messages.assembly import Assembled, assemble, fitted, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.ours import put_behind
-from mem1.messages.selecting import Stays, notes_of, selected
+from mem1.messages.selecting import Seen, Stays, selected
 from mem1.messages.transcript import (
     ASK,
     Exchange,
@@ -198,8 +198,8 @@ def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str 
 def _all_notes(transcript: Transcript, form: Form) -> str:
     """The newest state, and a line for each note that stands after it."""
     parts, state, boundary = without_states(transcript, form)
-    texts_of = [note for part in parts[boundary:] if isinstance(part, Exchange) for note in notes_of(part)]
-    lines = [f"- {note}" for note in standing_notes(texts_of)]
+    turns = [Seen(part, form, UNBOUNDED) for part in parts[boundary:] if isinstance(part, Exchange)]
+    lines = [f"- {turns[at].notes[position]}" for at, of_it in standing(turns).items() for position in of_it]
     return "\n".join([*([] if state is None else [state]), *lines]) or "nothing was noted yet"
 
 

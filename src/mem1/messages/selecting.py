@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from mem1.memory.selection import STATE, MemoryPolicy, Selection, keep
@@ -67,13 +68,13 @@ def selected(
     """
     stays = {at: Stays.WHOLE for at, part in enumerate(parts) if isinstance(part, Exchange)}
     finished = [at for at in stays if not waits(parts[at], pending)]
-    seen = {at: _Seen(parts[at], form, bounds) for at in finished}  # type: ignore[arg-type]  # exchanges, all of them
-    turns: list[_Seen | _State] = list(seen.values())
+    seen = {at: Seen(parts[at], form, bounds) for at in finished}  # type: ignore[arg-type]  # exchanges, all of them
+    turns: list[Seen | _State] = list(seen.values())
     written, covered = None, sum([at < boundary for at in finished])
     if state is not None and policy.asks & {STATE, SUMMARY}:
         written = _State(state, bounds.count(state))
         turns.insert(covered, written)
-    selection: Selection[_Seen | _State] = policy.select(turns) if turns else Selection(kept=())
+    selection: Selection[Seen | _State] = policy.select(turns) if turns else Selection(kept=())
     kept = {id(one.turn): one for one in selection.kept}
     due = selection.requested_action == SUMMARY
     if policy.asks & {STATE, SUMMARY} and NOTE not in policy.asks:
@@ -103,7 +104,7 @@ def waits(part: Part, pending: Collection[str]) -> bool:
     return bool(pending) and any(call.id in pending for call in part.calls)
 
 
-def notes_of(exchange: Exchange) -> tuple[str, ...]:
+def _notes_of(exchange: Exchange) -> tuple[str, ...]:
     """The model's own notes in an exchange, or else what it called, in one line each."""
     text = said(exchange)
     notes = [" ".join(block.inside.split())[:_NOTE_CHARACTERS] for block in blocks(text, NOTE)]
@@ -114,8 +115,8 @@ def notes_of(exchange: Exchange) -> tuple[str, ...]:
     return tuple(note for note in notes if note)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Seen:
+@dataclass(frozen=True, eq=False)
+class Seen:
     """An exchange of messages, as `mem1.memory.selection.Exchange` has it."""
 
     exchange: Exchange
@@ -125,7 +126,12 @@ class _Seen:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return notes_of(self.exchange)
+        return self._notes
+
+    @cached_property
+    def _notes(self) -> tuple[str, ...]:
+        """Read once: a memory asks for them several times."""
+        return _notes_of(self.exchange)
 
     @property
     def words(self) -> str:
