@@ -55,6 +55,7 @@ else:
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch", "triton", "transformers", "numpy", "bm25s", "pydantic", "jax")
+_SERVERS = {"fastapi", "uvicorn"}
 _GRACE_S = 5.0
 """Seconds that a part has to end after it was asked to."""
 
@@ -109,13 +110,16 @@ class Running:
 
 
 def lacking() -> list[str]:
-    """The dependencies of pyproject.toml and its extra "train" that are not installed, or in another version."""
+    """The dependencies of pyproject.toml and its extra "train" that are not installed, or in another version.
+
+    Those of servers are not asked for: no part serves, and a machine with a GPU often lacks them.
+    """
     from packaging.requirements import Requirement
 
     found = []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for one in map(Requirement, (*project["dependencies"], *project["optional-dependencies"]["train"])):
-        if one.marker is not None and not one.marker.evaluate():
+        if one.name in _SERVERS or (one.marker is not None and not one.marker.evaluate()):
             continue
         try:
             version = metadata.version(one.name)

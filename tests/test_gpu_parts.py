@@ -135,7 +135,7 @@ def test_parts_are_chosen_by_name_or_kind_and_the_ceiling_comes_first():
 
 
 def test_dependencies_that_are_missing_or_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch):
-    known = {"bm25s": None, "torch": "2.9.0"}
+    known = {"bm25s": None, "fastapi": None, "torch": "2.9.0"}
 
     def version(name: str) -> str:
         found = known[name] if name in known else real(name)
