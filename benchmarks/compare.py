@@ -140,7 +140,7 @@ class Compare:
         noting = NOTE in memory_policy(policy).asks
         start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
-        common = [start, f"context={policy}", f"seed={seed}", "workers=1", without_end]
+        common = [start, f"memory={policy}", f"seed={seed}", "workers=1", without_end]
         common += [f"vocabulary={self.given.vocabulary_with_notes}"] if noting else []
         worlds = DEVELOPMENT if self.given.development else []
         return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *worlds, *overrides])

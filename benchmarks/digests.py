@@ -98,7 +98,7 @@ objectives = [1, 2]
 tasks = 20
 tokens = 1024
 pack_tokens = 1024
-contexts = ["constant", "full"]
+memories = ["constant", "full"]
 cut_short = 0.2
 [tasks.laziness]
 diligent = 0.25
@@ -190,7 +190,7 @@ def evaluate(recipe: str, *settings: str, script: str | None = None) -> Command:
 def memory(context: str) -> Command:
     """An evaluation of the shipped policy under a memory."""
     vocabulary = "paper-summary" if context.startswith("summary") else "paper"
-    return evaluate("rl", f"context={context}", f"vocabulary={vocabulary}")
+    return evaluate("rl", f"memory={context}", f"vocabulary={vocabulary}")
 
 
 def prints(*arguments: str) -> Command:
@@ -214,7 +214,7 @@ COMMANDS: dict[str, Command] = {
     "train-ppo": train("ppo"),
     "train-ppo-separate-critic": train("ppo-separate"),
     "train-unpacked": train("rl", "rl.packed=false", "rl.minibatches=2", "rl.entropy=0.01"),
-    "train-full-context": train("rl", "context=full", "rl.kl.coefficient=0.01"),
+    "train-full-context": train("rl", "memory=full", "rl.kl.coefficient=0.01"),
     **{
         f"train-{name}": train("rl", f"rl.algorithm.name={name}", *more, "evaluation.objectives=[2]")
         for name, more in ALGORITHMS.items()

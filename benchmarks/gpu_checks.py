@@ -52,7 +52,7 @@ def verify(attention: str, *contexts: str) -> Callable[[Here], None]:
         few = ["--limit", "1", "--attempts", "6"] if here.tiny else []
         codes = []
         for context in contexts:
-            keys = [f"model.device={here.device}", f"model.attention={attention}", f"context={context}"]
+            keys = [f"model.device={here.device}", f"model.attention={attention}", f"memory={context}"]
             with here.peak() as peak:
                 start = here.clock()
                 code, said = called("verify", "atlas-quick", *keys, *few, "--json")

@@ -63,7 +63,7 @@ def timed(rollout: Rollout, tasks: Sequence[Task], session: int | None) -> tuple
 
 def made(given: argparse.Namespace, policy: str):
     noting = NOTE in memory_policy(policy).asks
-    keys = [f"model.path={given.start_with_notes if noting else given.start}", f"context={policy}", "workers=1"]
+    keys = [f"model.path={given.start_with_notes if noting else given.start}", f"memory={policy}", "workers=1"]
     keys += ["tasks.prompt=ordered", "tasks.labels=128", *(["vocabulary=paper-notes"] if noting else [])]
     config = load_toml(RECIPE, Recipe, keys)
     tags = vocabulary(config.vocabulary)

@@ -72,7 +72,7 @@ class Row:
     @property
     def config(self) -> Recipe:
         """Of a shipped recipe that trains by reinforcement learning."""
-        return load_recipe("atlas-quick", "workers=1", f"context={self.context}", *self.overrides)
+        return load_recipe("atlas-quick", "workers=1", f"memory={self.context}", *self.overrides)
 
     def attempts(self) -> list[Trajectory]:
         """Four, with tokens of the vocabulary."""

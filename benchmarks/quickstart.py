@@ -28,19 +28,19 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     arguments.add_argument("--out", type=Path, default=Path("runs/benchmark-quickstart"))
-    arguments.add_argument("--context", default=MEMORY, help="memory")
+    arguments.add_argument("--memory", default=MEMORY, help="memory")
     given = arguments.parse_args()
-    results = [result(seed, given.out, given.context) for seed in given.seeds]
+    results = [result(seed, given.out, given.memory) for seed in given.seeds]
     print(f"command: python {' '.join(sys.argv)}; commit {commit()}; {hardware()}\n")
     print_gains(results, given.seeds)
     print_peaks(results)
 
 
-def result(seed: int, out: Path, context: str) -> Rows:
+def result(seed: int, out: Path, memory: str) -> Rows:
     """The rows of one quickstart, run now unless its result is there."""
     folder = out / f"seed{seed}"
     if not (folder / "result.json").is_file():
-        options = ["--seed", str(seed), "--out", str(folder), "--context", context, "--json"]
+        options = ["--seed", str(seed), "--out", str(folder), "--memory", memory, "--json"]
         options += ["--resume"] if folder.exists() else []
         subprocess.run([sys.executable, "-m", "mem1", "quickstart", *options], check=True, stdout=subprocess.DEVNULL)
     rows = json.loads((folder / "result.json").read_text())["rows"]

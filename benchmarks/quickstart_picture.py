@@ -1,7 +1,7 @@
 """The README's picture of a quickstart: exact match and peak tokens over N, before and after, and another beside it.
 
     mem1 quickstart --seed 0
-    mem1 quickstart --seed 0 --context constant
+    mem1 quickstart --seed 0 --memory constant
     python benchmarks/quickstart_picture.py runs/quickstart-seed0 runs/quickstart-constant-seed0 quickstart.png
 
 It is drawn by matplotlib: pip install -e '.[benchmarks]'.

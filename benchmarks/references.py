@@ -1,6 +1,6 @@
 """How often a policy, sampled, gets each kind of reference right: what reinforcement learning has to build on.
 
-    python benchmarks/references.py POLICY [--vocabulary paper-notes --context notes] [--set tasks.labels=128 ...]
+    python benchmarks/references.py POLICY [--vocabulary paper-notes --memory notes] [--set tasks.labels=128 ...]
 
 Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question
 that asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share
@@ -39,7 +39,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)
-    settings = ["tasks.composition=chain", f"vocabulary={given.vocabulary}", f"context={given.context}", "workers=1"]
+    settings = ["tasks.composition=chain", f"vocabulary={given.vocabulary}", f"memory={given.memory}", "workers=1"]
     config = load_toml(RECIPE, Recipe, [*settings, f"evaluation.temperature={given.temperature}", *given.set])
     tags = vocabulary(config.vocabulary)
     source = config.tasks.source("train", tags)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given_other = mean_cell([known[kind]]) if known[kind] else "none"
         print(f"| {kind[0]} to {kind[1]} | {len(right[kind])} | {mean_cell([right[kind]])} | {given_other} |")
     if tags.note is not None:
-        print_by_note(attempts[given.objectives], memory_policy(config.context))
+        print_by_note(attempts[given.objectives], memory_policy(config.memory))
 
 
 def print_by_note(attempts: Sequence[Trajectory], memory: MemoryPolicy) -> None:
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("policy", help="folder of a policy")
     made.add_argument("--vocabulary", default="paper-notes")
-    made.add_argument("--context", default="notes")
+    made.add_argument("--memory", default="notes")
     made.add_argument("--objectives", type=int, default=4)
     made.add_argument("--tasks", type=int, default=400)
     made.add_argument("--temperature", type=float, default=1.0)

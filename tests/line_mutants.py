@@ -442,10 +442,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "scripted(tasks[number :: len(contexts)],",
             "scripted(tasks[number * len(tasks) // len(contexts) : (number + 1) * len(tasks) // len(contexts)],",
         ),
-        ("config.sft.contexts or (config.context,)", "(config.context,)"),
+        ("config.sft.memories or (config.memory,)", "(config.memory,)"),
         (
-            "config.sft.contexts or (config.context,)",
-            "(config.context, *config.sft.contexts)",
+            "config.sft.memories or (config.memory,)",
+            "(config.memory, *config.sft.memories)",
         ),
         ("rollout.under(context, engine=engine)", "rollout.under(context)"),
         ("seed=config.seed + 17 + number)", "seed=config.seed + 17)"),
@@ -502,7 +502,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("staleness(trained, step.version)", "staleness(trained, step.begun)"),
     ),
     ("training/sampling/group_sampling.py", ("test_schedule.py",)): (
-        ("name = self.config.context(step)", "name = self.config.context(0)"),
+        ("name = self.config.memory(step)", "name = self.config.memory(0)"),
         ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
     ("recipe/recipe.py", ("test_schedule.py",)): (

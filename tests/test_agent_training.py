@@ -119,7 +119,7 @@ def test_a_run_goes_on_whatever_its_agent_does(entry: str, tmp_path: Path):
     ("text", "why"),
     [
         (RECIPE.replace('[chat]\ncalls = "tags"\n', ""), "[agent] needs [chat]"),
-        ('context = "full"\n' + RECIPE, "[agent] makes its own contexts: leave out context, or give agent.memory"),
+        ('memory = "full"\n' + RECIPE, "[agent] makes its own contexts: leave out memory, or give agent.memory"),
         (RECIPE.replace("[budget]", 'command = ["python"]\n[budget]'), "give either entry, a function of yours, or"),
         (RECIPE.replace("agents:run", "agents:nobody"), "endpoint_agents has no 'nobody'"),
         (RECIPE.replace("[budget]", "limit = 3\n[budget]"), "unknown key agent.limit"),

@@ -122,8 +122,8 @@ def test_an_unknown_key_lists_the_right_ones(terminal: Terminal, recipe: Path, t
             "rl (from the command line): grpo compares the attempts at a task; set group_size to 2 or more",
         ),
         (
-            "context=constnat",
-            "context (from the command line): unknown memory 'constnat' (did you mean constant?); known",
+            "memory=constnat",
+            "memory (from the command line): unknown memory 'constnat' (did you mean constant?); known",
         ),
         ("groups", "'groups' is not an override; write key=value"),
         ("tasks.entities=100000", "20 to"),
@@ -185,8 +185,8 @@ def test_without_a_recipe_the_tasks_are_atlas_or_those_of_the_questions():
     recipe = Chosen.of([], {}).load(defaults)
     assert (recipe.tasks, recipe.evaluation.objectives) == (AtlasTasks(worlds=1), (2,))
     files = {"questions": "q.jsonl", "corpus": "c.jsonl", "objectives": "4"}
-    recipe = Chosen.of(["context=full"], files).load(defaults)
-    assert (recipe.tasks, recipe.context) == (MultihopTasks(questions="q.jsonl", corpus="c.jsonl"), "full")
+    recipe = Chosen.of(["memory=full"], files).load(defaults)
+    assert (recipe.tasks, recipe.memory) == (MultihopTasks(questions="q.jsonl", corpus="c.jsonl"), "full")
     assert recipe.evaluation.objectives == (4,)
     assert Chosen.of(["webshop-quick"], {}).load(defaults).evaluation.objectives == (1, 2, 4)
 

@@ -115,7 +115,7 @@ class TestVerify:
 
     def test_exit_code_1_where_a_check_fails_and_the_table_fits_80_columns(self, policy, monkeypatch):
         monkeypatch.setattr("mem1.training.checks.SAMPLER_LIMIT", -1.0)  # which nothing can meet
-        result = call("verify", "--model", policy, *QUICK, "context=fold(3)")
+        result = call("verify", "--model", policy, *QUICK, "memory=fold(3)")
         assert result.exit_code == 1
         table, explanation = result.stdout.split("sampler and trainer, largest: ")
         assert "causality" in table and "memory fold(3)" in table and "failed" in table
@@ -138,7 +138,7 @@ class TestVerify:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["context=half"], "unknown memory 'half'"),
+            (["memory=half"], "unknown memory 'half'"),
             (["tasks.kind=chess"], "chess"),
             (["tasks.kind=multihop"], r"required key tasks\.questions is missing"),
             (["engine.kind=script", "engine.answer=x"], "the model runs in this process"),

@@ -94,14 +94,14 @@ def shown(
     **keys: Any,
 ) -> list[Trajectory]:
     """The demonstrations by a recipe with these keys of [sft], whose own context is window(2)."""
-    recipe = Recipe(seed=seed, context="window(2)", tasks=config, sft=Sft.model_validate(keys), writers=())
+    recipe = Recipe(seed=seed, memory="window(2)", tasks=config, sft=Sft.model_validate(keys), writers=())
     run = rollout(lambda _: "", environment or drawn.source.environment, context="window(2)", budget=budget)
     return demonstrate(recipe, run, cast(Any, drawn), PAPER)
 
 
 def test_tasks_are_dealt_to_the_contexts_in_turn_each_to_one():
     drawn, names = Drawn(), ("full", "constant", "masked")
-    found = shown(drawn, objectives=[1, 2], tasks=5, contexts=list(names))
+    found = shown(drawn, objectives=[1, 2], tasks=5, memories=list(names))
     assert drawn.sizes == [1, 2] and len(drawn.tasks_) == len(found) == 10
     for place, name in enumerate(names):
         of_it = [t for t in found if t.context == name]

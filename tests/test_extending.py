@@ -46,7 +46,7 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     assert done is not None and (tmp_path / "one" / "policy").is_dir()
     (row,) = mem1.evaluate(config, "one/policy", objectives=(1,), tasks=4, out="one/evaluation")
     assert (row.objectives, row.tasks, row.policy) == (1, 4, "policy")
-    assert row.context == config.context
+    assert row.context == config.memory
     assert ("right" in row.as_dict()) == (page.stem == "environment")
     (tmp_path / module).unlink()
     monkeypatch.delitem(sys.modules, Path(module).stem)

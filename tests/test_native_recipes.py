@@ -17,7 +17,7 @@ from mem1.training.train import train
 from mem1.trajectory_files import read_trajectories
 
 RECIPE = """
-context = "{context}"
+memory = "{context}"
 writers = []
 [chat]
 thoughts = "{thoughts}"

@@ -44,7 +44,7 @@ OF_THE_COMMAND_ALONE = {
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
     *("mem1 serve-policy --workers", "mem1 probe --count", "mem1 probe --prices"),
-    *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --context"),
+    *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --memory"),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, com
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("eval context=fold", "error: context (from the command line): unknown memory 'fold'; known: const"),
+        ("eval memory=fold", "error: memory (from the command line): unknown memory 'fold'; known: const"),
         ("eval budget.context=-5", "budget.context (from the command line): input should be greater than"),
         ("eval --limit 0", "evaluation.tasks (from the command line): input should be greater than or equal to 1"),
         ("eval --limit x", "see mem1 eval --help"),
@@ -150,7 +150,7 @@ def test_an_option_that_would_be_of_no_effect_is_refused(terminal: Terminal, com
         ("plan atlas-quick rl.tasks_per_step=" + "9" * 5000, "is no value of a recipe (Exceeds the limit"),
         ('plan atlas-quick model.path="\\u0000"', "model.path (from the command line): text must not hold the charact"),
         ("quickstart --seed 123456789012345678901234", "Invalid value for '--seed'"),
-        ("quickstart --context rolling", "unknown memory 'rolling'; known: constant, fold(k)"),
+        ("quickstart --memory rolling", "unknown memory 'rolling'; known: constant, fold(k)"),
         ("nonsense", "No such command 'nonsense'; see mem1 --help"),
     ],
 )  # fmt: skip

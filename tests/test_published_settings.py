@@ -21,7 +21,7 @@ README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 RELEASE = {
     "vocabulary": "published",  # words, white space and parser of llm_agent/generation_think.py
-    "context": "constant",
+    "memory": "constant",
     "model.chat_template": True,  # utils/dataset/rl_dataset.py: the tokenizer of Qwen2.5-7B has one
     "tasks.top_k": 3,  # retriever.topk
     "tasks.style": "released",
@@ -75,7 +75,7 @@ OURS_ALONE = {
     # shown by a test below
     *("tasks.composition", "tasks.passage_words", "rl.curriculum"),
 }
-LEARNING = ("vocabulary", "context", "model.", "tasks.", "budget.", "rl.", "lora.", "sft.", "recall.")
+LEARNING = ("vocabulary", "memory", "model.", "tasks.", "budget.", "rl.", "lora.", "sft.", "recall.")
 """Beginnings of the keys that change what is learnt; all others say where a run computes and what it reports."""
 ELSEWHERE = ("tasks.retriever.", "tasks.turn_limit.")
 """Where the search engine is, and the turn limit, which a test below compares."""

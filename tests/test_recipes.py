@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mem1.api import find_recipe
+from mem1.api import find_recipe, load_recipe
 from mem1.cli.recipe_options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
@@ -61,10 +61,10 @@ def test_a_training_of_constant_memory_is_reinforcement_on_two_objectives_only()
     assert config.evaluation.objectives == (1, 2, 4, 8, 16)
 
 
-@pytest.mark.parametrize("changes", [(), ("context=constant", *WITHOUT_NOTES)], ids=["notes", "constant"])
+@pytest.mark.parametrize("changes", [(), ("memory=constant", *WITHOUT_NOTES)], ids=["notes", "constant"])
 def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tuple[str, ...]):
     config = load_toml(find_recipe(QUICKSTART), Recipe, list(changes))
-    assert config.context == ("constant" if changes else MEMORY)
+    assert config.memory == ("constant" if changes else MEMORY)
     assert (config.recall, config.sft, config.model.new) == (None, None, None)
     start = SHIPPED_MEMORIES if changes else SHIPPED_NOTES
     assert config.model.path == start
@@ -73,3 +73,14 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tupl
     assert config.evaluation.objectives == (1, 2, 4, 8, 16, 32)
     tags = vocabulary(config.vocabulary)
     assert load_policy(start).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("override", "new"),
+    [("context=full", "context (from the command line) is now memory"), ("sft.contexts=['full']", "sft.memories")],
+)
+def test_a_key_of_an_earlier_version_names_the_one_that_replaces_it(override: str, new: str):
+    with pytest.raises(UserError, match=re.escape(new)):
+        load_recipe("atlas-quick", override)
+    with pytest.raises(UserError, match=re.escape("rl.curriculum.1.context (from the command line) is now memory")):
+        load_recipe("atlas-quick", "rl.curriculum=[{steps = 1}, {steps = 1, context = 'full'}]")

@@ -24,9 +24,9 @@ from mem1.training.sampling.group_sampling import GroupSampler
 
 PHASES = (
     Phase(steps=2, objectives=(1,)),
-    Phase(steps=1, objectives=(2,), context="capped(3)"),
+    Phase(steps=1, objectives=(2,), memory="capped(3)"),
     Phase(steps=2, objectives=(2,)),
-    Phase(steps=1, objectives=(1,), context="full"),
+    Phase(steps=1, objectives=(1,), memory="full"),
 )
 
 
@@ -37,9 +37,9 @@ def recipe(**changes: Any) -> Recipe:
 
 def test_a_memory_holds_until_a_later_phase_names_another():
     rl = Rl(curriculum=PHASES)
-    assert [rl.context(step) for step in range(6)] == [None, None, "capped(3)", "capped(3)", "capped(3)", "full"]
+    assert [rl.memory(step) for step in range(6)] == [None, None, "capped(3)", "capped(3)", "capped(3)", "full"]
     assert [rl.objectives(step) for step in range(6)] == [(1,), (1,), (2,), (2,), (2,), (1,)]
-    for of in (rl.context, rl.objectives):
+    for of in (rl.memory, rl.objectives):
         with pytest.raises(IndexError):
             of(6)
 
@@ -69,7 +69,7 @@ def test_each_step_samples_under_the_memory_of_its_phase():
 
 
 def test_validation_is_under_the_recipes_memory_in_every_phase():
-    config = recipe(context="window(2)", evaluation={"every": 1, "validation_tasks": 2})
+    config = recipe(memory="window(2)", evaluation={"every": 1, "validation_tasks": 2})
     base = rollout(searches, SMALL.source("train", PAPER).environment, context="window(2)")
     validation = Validation.of(config, base, PAPER, base.dialogue.codec)
     assert validation is not None
@@ -78,17 +78,17 @@ def test_validation_is_under_the_recipes_memory_in_every_phase():
 
 
 TOML = """
-context = "notes(60)"
+memory = "notes(60)"
 vocabulary = "paper-notes"
 tasks = { kind = "atlas" }
 
 [[rl.curriculum]]
 steps = 2
-context = "notes(120)"
+memory = "notes(120)"
 
 [[rl.curriculum]]
 steps = 2
-context = "notes(60)"
+memory = "notes(60)"
 """
 
 
@@ -96,7 +96,7 @@ def test_a_schedule_in_a_recipe(tmp_path: Path):
     (tmp_path / "recipe.toml").write_text(TOML)
     config = load_toml(tmp_path / "recipe.toml", Recipe)
     assert config.rl is not None
-    assert [config.rl.context(step) for step in range(4)] == ["notes(120)"] * 2 + ["notes(60)"] * 2
+    assert [config.rl.memory(step) for step in range(4)] == ["notes(120)"] * 2 + ["notes(60)"] * 2
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_schedule_in_a_recipe(tmp_path: Path):
     [
         ("notes(120)", "notse(120)", "unknown memory 'notse.120.' .did you mean notes.*; known: constant"),
         ('"paper-notes"', '"paper-summary"', "memory notes.120. keeps notes, but the vocabulary"),
-        ('context = "notes(60)"\nvocabulary = "paper-notes"', "", "asks for a summary, but the vocabulary 'paper'"),
+        ('memory = "notes(60)"\nvocabulary = "paper-notes"', "", "asks for a summary, but the vocabulary 'paper'"),
     ],
 )
 def test_a_phase_whose_memory_cannot_be_is_refused_with_the_recipe(
@@ -116,7 +116,7 @@ def test_a_phase_whose_memory_cannot_be_is_refused_with_the_recipe(
 
 
 def test_an_agent_of_ones_own_has_no_schedule():
-    with pytest.raises(ValueError, match=r"makes its own contexts: leave out context in rl\.curriculum"):
+    with pytest.raises(ValueError, match=r"makes its own contexts: leave out memory in rl\.curriculum"):
         recipe(agent={"entry": "builtins:print"}, chat={}, tasks=AtlasTasks(prompt="tools"), model=ModelConfig())
 
 
@@ -126,7 +126,7 @@ def test_a_plan_counts_the_memory_that_trains_on_most():
     planned, _ = rl_attempts(config, config.rl, Attempts())
     assert planned.trained > 0
     alone = [
-        rl_attempts(config.model_copy(update={"context": name}), Rl(curriculum=(Phase(steps=6),)), Attempts())[0]
+        rl_attempts(config.model_copy(update={"memory": name}), Rl(curriculum=(Phase(steps=6),)), Attempts())[0]
         for name in ("constant", "capped(3)", "full")
     ]
     assert planned == max(alone, key=lambda tokens: tokens.trained)

@@ -373,7 +373,7 @@ class TestRuns:
     ("keys", "message"),
     [
         ({"trajectories": "x", "tasks": 4}, "tasks is for demonstrations by the expert; leave it out"),
-        ({"trajectories": "x", "contexts": ["full"]}, "contexts is for demonstrations"),
+        ({"trajectories": "x", "memories": ["full"]}, "memories is for demonstrations"),
         ({"min_reward": 1.0}, "min_reward is for recorded attempts; give trajectories"),
         ({"reader": RELEASED_FILES}, "reader is for recorded attempts"),
         ({"trajectories": []}, "at least 1 item"),

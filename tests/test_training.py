@@ -265,7 +265,7 @@ def test_ctrl_c_in_the_last_step_is_obeyed_once_the_policy_is_saved(config: Reci
 
 
 def test_a_run_resumed_where_a_phase_changes_the_memory_is_an_unbroken_one_bit_for_bit(config: Recipe, tmp_path: Path):
-    phases = tuple(Phase(steps=1, objectives=(1,), context=name) for name in (None, "capped(4)", None))
+    phases = tuple(Phase(steps=1, objectives=(1,), memory=name) for name in (None, "capped(4)", None))
     assert config.rl is not None
     config = config.model_copy(update={"rl": config.rl.model_copy(update={"curriculum": phases})})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -477,7 +477,7 @@ def test_an_unknown_memory_is_refused_with_the_recipe(config: Recipe):
     with pytest.raises(
         ValueError, match=r"unknown memory 'constnat' \(did you mean constant\?\); known: constant, fold"
     ):
-        Recipe(**{**config.model_dump(), "context": "constnat"})
+        Recipe(**{**config.model_dump(), "memory": "constnat"})
 
 
 def test_demonstrations_that_the_budget_cuts_are_refused(config: Recipe, tmp_path: Path):
@@ -559,7 +559,7 @@ def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_contex
     atlas = config.model_copy(
         update={
             "tasks": SMALL,
-            "context": "full",
+            "memory": "full",
             "model": ModelConfig(new=TinyModel(hidden_size=32, layers=2, feed_forward=64)),
             "sft": Sft(objectives=(1, 2), tasks=5),
         }

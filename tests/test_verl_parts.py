@@ -351,7 +351,7 @@ def test_the_shipped_configuration_says_the_same_as_the_recipe_that_it_names():
 
 
 def test_the_shipped_configuration_is_accepted_and_its_mini_batch_holds_every_context_of_a_step():
-    config, context = shipped(), memory_policy(recipe().context)
+    config, context = shipped(), memory_policy(recipe().memory)
     check_trainer(config, recipe().budget)
     turns = recipe().tasks.turn_limit.turns(2)  # pyright: ignore[reportAttributeAccessIssue]  # not every kind has one
     assert turns == 6

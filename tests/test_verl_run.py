@@ -67,7 +67,7 @@ SMALL_RUN = (
 )
 """What is small in the rehearsal."""
 TOML = """
-context = "constant"
+memory = "constant"
 
 [model]
 path = "models/Qwen2.5-7B"
@@ -120,7 +120,7 @@ def test_the_settings_of_the_pages_table_make_one_optimiser_step_that_the_gpus_s
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     (any_task,) = SMALL.source("train", PAPER).tasks(objectives=2, count=1, seed=0)
     task = replace(any_task, turn_limit=recipe.tasks.turn_limit.turns(2))  # type: ignore[attr-defined]
-    check_one_step(plain, task, memory_policy(recipe.context))
+    check_one_step(plain, task, memory_policy(recipe.memory))
     assert actor.ppo_mini_batch_size == task.turn_limit * config.data.train_batch_size
     assert (actor.ppo_mini_batch_size * rollout.n) % gpus == 0
     assert config.data.train_batch_size * rollout.n == 16 * gpus / rollout.tensor_model_parallel_size

@@ -77,7 +77,7 @@ def test_with_notes_what_was_tried_is_written_once_and_the_same_is_bought(object
     found = {}
     for tags, context in ((PAPER_SHOP, "constant"), (PAPER_SHOP_NOTES, "notes")):
         config = CONFIG.model_copy(
-            update={"vocabulary": tags.name, "context": context, "sft": Sft(objectives=(objectives,), tasks=30)}
+            update={"vocabulary": tags.name, "memory": context, "sft": Sft(objectives=(objectives,), tasks=30)}
         )
         source, policy = config.tasks.source("train", tags), make_policy(config, tags)
         found[context] = demonstrate(config, make_rollout(config, policy, source, tags), source, tags)

@@ -22,7 +22,7 @@ COMMANDS = (
     f"train atlas-quick {FEW} evaluation.tasks=1 evaluation.objectives=[1] --out run",
     "export run/checkpoints/checkpoint-000001 exported",
     "eval run/config.toml --model exported --limit 1 --objectives 1 --out run/again",
-    "eval context=external(3) --limit 1 --objectives 1 --json",
+    "eval memory=external(3) --limit 1 --objectives 1 --json",
     "verify --limit 1 --attempts 6 --json",
     "run --objectives 1",
     "report run --out report.html",

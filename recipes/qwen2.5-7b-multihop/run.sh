@@ -159,12 +159,12 @@ evaluate() {
 
 baselines() {
     serve_search
-    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct model.chat_template=true context=full \
+    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct model.chat_template=true memory=full \
         budget.context=8192
     serve_search
-    evaluate_on_servers truncated models/Qwen2.5-7B-Instruct model.chat_template=true context=constant
+    evaluate_on_servers truncated models/Qwen2.5-7B-Instruct model.chat_template=true memory=constant
     serve_search
-    evaluate_on_servers search-r1 models/Search-R1-7B model.chat_template=true context=full budget.context=8192 \
+    evaluate_on_servers search-r1 models/Search-R1-7B model.chat_template=true memory=full budget.context=8192 \
         vocabulary=search-r1 tasks.prompt.file=prompts/search-r1.txt
 }
 

@@ -7,7 +7,7 @@
 A model on a server needs no recipe, and no torch:
 
     engine = mem1.connect("http://127.0.0.1:8000/v1", model="qwen", tokenizer="models/qwen")
-    rows = mem1.evaluate(mem1.AtlasTasks(), engine, context="full", objectives=(2,), tasks=100)
+    rows = mem1.evaluate(mem1.AtlasTasks(), engine, memory="full", objectives=(2,), tasks=100)
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def evaluate(
     model: Policy | Engine | str | Path,
     *,
     name: str = "policy",
-    context: str | None = None,
+    memory: str | None = None,
     objectives: Sequence[int] | None = None,
     tasks: int | None = None,
     tags: Tags | None = None,
@@ -117,7 +117,7 @@ def evaluate(
     given = {"objectives": None if objectives is None else tuple(objectives), "tasks": tasks}
     sizes = recipe.evaluation.model_dump() | {key: value for key, value in given.items() if value is not None}
     changed: dict[str, Any] = {"evaluation": Evaluation.model_validate(sizes)}
-    recipe = recipe.model_copy(update=changed | ({} if context is None else {"context": context}))
+    recipe = recipe.model_copy(update=changed | ({} if memory is None else {"memory": memory}))
     tags = tags or vocabulary(recipe.vocabulary)
     source = source or recipe.tasks.source("evaluation", tags)
     given_model: Any = model

@@ -43,7 +43,7 @@ def command(
     \b
     mem1 eval --limit 20
     mem1 eval --questions q.jsonl --corpus p.jsonl --base-url http://127.0.0.1:8000/v1 --model qwen
-    mem1 eval webshop-quick context=full evaluation.temperature=1.0
+    mem1 eval webshop-quick memory=full evaluation.temperature=1.0
     """
     from mem1.cli.progress import JudgeBar
     from mem1.engines.codec import SAMPLE, check_words

@@ -226,7 +226,7 @@ def quickstart(
     as_json: JsonOption = False,
     device: DeviceOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
-    context: Annotated[
+    memory: Annotated[
         str,
         typer.Option(help="Memory: notebook(4), notes, constant (MEM1's own), full, or another memory."),
     ] = MEMORY,
@@ -236,15 +236,15 @@ def quickstart(
     from mem1.memory import memory_policy
     from mem1.protocol import NOTE
 
-    folder = out or Path("runs") / ("quickstart" + ("" if context == MEMORY else f"-{context}") + f"-seed{seed}")
-    overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"context={context}"]
-    overrides += () if NOTE in memory_policy(context).asks else WITHOUT_NOTES
+    folder = out or Path("runs") / ("quickstart" + ("" if memory == MEMORY else f"-{memory}") + f"-seed{seed}")
+    overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"memory={memory}"]
+    overrides += () if NOTE in memory_policy(memory).asks else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)
     if folder.exists() and any(folder.iterdir()) and not resume:
         raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
     if resume and not folder.exists():
         raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
-    again = ["mem1", "quickstart", "--context", context, "--seed", str(seed), "--out", str(folder)]
+    again = ["mem1", "quickstart", "--memory", memory, "--seed", str(seed), "--out", str(folder)]
     again += [] if device is None else ["--device", device]
     work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
     from mem1.cli.eval import show
@@ -256,7 +256,7 @@ def quickstart(
     from mem1.training.ranks.processes import Ranks
 
     console = stderr()
-    console.print(f"mem1 quickstart, seed {seed}, memory {context}; everything is written to {folder}", soft_wrap=True)
+    console.print(f"mem1 quickstart, seed {seed}, memory {memory}; everything is written to {folder}", soft_wrap=True)
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(config.workers)):

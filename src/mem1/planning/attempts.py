@@ -194,9 +194,9 @@ def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pa
         return _step(known.recorded, rl, scale=total / len(known.recorded))
     sizes = known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives))
     made = min(rl.tasks_per_step, TASKS_MADE)
-    first = rl.curriculum[0].context or config.context
+    first = rl.curriculum[0].memory or config.memory
     found = []
-    for name in sorted({first, *(phase.context or first for phase in rl.curriculum)}):
+    for name in sorted({first, *(phase.memory or first for phase in rl.curriculum)}):
         groups = made_groups(memory_policy(name), sizes, groups=made, attempts=rl.group_size)
         found.append(_step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made))
     return max(found, key=lambda step: step[0].trained)
@@ -212,7 +212,7 @@ def sft_pieces(config: Recipe, *, tokens: int) -> list[Trajectory]:
     """Pieces of demonstrations, of the largest tasks, that fill so many tokens."""
     sizes = limits(config, max(config.demonstrated or config.evaluation.objectives))
     sizes = Sizes(prompt=sizes.prompt, turns=sizes.turns[:TURNS_PER_PIECE])
-    [[piece]] = made_groups(memory_policy(config.context), sizes, groups=1, attempts=1)
+    [[piece]] = made_groups(memory_policy(config.memory), sizes, groups=1, attempts=1)
     [pack] = split_into_packs([piece], max_tokens=1, whole=True)
-    groups = made_groups(memory_policy(config.context), sizes, groups=-(-tokens // len(pack.tree)), attempts=1)
+    groups = made_groups(memory_policy(config.memory), sizes, groups=-(-tokens // len(pack.tree)), attempts=1)
     return [piece for group in groups for piece in group]

@@ -1,7 +1,7 @@
 """A recipe: the policy, its tasks, and the stages that train it, in one TOML file per experiment.
 
     seed = 0                        [model]         path = "models/Qwen2.5-0.5B"
-    context = "constant"            [tasks]         kind = "multihop", ...
+    memory = "constant"             [tasks]         kind = "multihop", ...
                                     [rl]            curriculum = [{ steps = 100 }]
 
 A stage without a section is skipped. Stages run in this order: recall, sft, rl. A recipe without any stage serves
@@ -10,7 +10,7 @@ A stage without a section is skipped. Stages run in this order: recall, sft, rl.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -25,7 +25,7 @@ from mem1.memory import memory_policy
 from mem1.protocol import vocabulary
 from mem1.recipe.evaluation import Evaluation, JudgeConfig
 from mem1.recipe.model import Distributed, Lora, ModelConfig
-from mem1.recipe.rl import ContextName, LocalRollouts, Rl, Rollouts
+from mem1.recipe.rl import LocalRollouts, MemoryName, Rl, Rollouts
 from mem1.recipe.run_warnings import RunWarnings
 from mem1.recipe.supervised import Recall, Sft
 from mem1.registry import register
@@ -47,12 +47,15 @@ class Kept(Config):
 class Recipe(Config):
     """A recipe: everything that `mem1 train` and `mem1 eval` need to know."""
 
+    RENAMED: ClassVar = {"context": "memory", "rl.curriculum.context": "memory", "sft.contexts": "sft.memories"}
+    """Key of an earlier version -> what replaces it."""
+
     seed: Seed = 0
     vocabulary: Annotated[VocabularyChoice, AfterValidator(lambda choice: vocabulary(choice) and choice)] = "paper"
     """Tags of the protocol; -web: can open pages; -summary: can write summaries; -notes: can write notes; -belief:
     can reason apart from its memory; -shop: for a shop; published: as the released code words and reads it. Or a table,
     [vocabulary], of your own."""
-    context: ContextName = "constant"
+    memory: MemoryName = "constant"
     """Memory of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
     another: constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k),
     summary(n), belief, external(k), none."""
@@ -113,16 +116,16 @@ class Recipe(Config):
     def _agents_speak_in_messages(self) -> Recipe:
         if self.agent is not None and self.chat is None:
             raise ValueError("[agent] needs [chat], which says how messages are written; add it (it may be empty)")
-        if self.agent is not None and self.context != "constant":
-            raise ValueError("[agent] makes its own contexts: leave out context, or give agent.memory")
+        if self.agent is not None and self.memory != "constant":
+            raise ValueError("[agent] makes its own contexts: leave out memory, or give agent.memory")
         return self
 
     @model_validator(mode="after")
     def _phases_fit_the_vocabulary(self) -> Recipe:
         phases = self.rl.curriculum if self.rl is not None else ()
-        for name in [phase.context for phase in phases if phase.context is not None]:
+        for name in [phase.memory for phase in phases if phase.memory is not None]:
             if self.agent is not None:
-                raise ValueError("[agent] makes its own contexts: leave out context in rl.curriculum")
+                raise ValueError("[agent] makes its own contexts: leave out memory in rl.curriculum")
             check_vocabulary(memory_policy(name), vocabulary(self.vocabulary), in_tags=self.chat is None)
         return self
 

@@ -32,7 +32,7 @@ from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.registry import register
 
-ContextName = Annotated[str, AfterValidator(lambda name: memory_policy(name) and name)]
+MemoryName = Annotated[str, AfterValidator(lambda name: memory_policy(name) and name)]
 """A name that `mem1.memory.memory_policy` knows."""
 
 
@@ -42,7 +42,7 @@ class Phase(Config):
     steps: int = Field(ge=1)
     objectives: Sizes = (2,)
     """Numbers of objectives; the tasks of a step take them in turn."""
-    context: ContextName | None = None
+    memory: MemoryName | None = None
     """Memory of the attempts that train, from this phase on; None: that of the phase before it, and in the
     first the recipe's."""
 
@@ -107,9 +107,9 @@ class Rl(Config):
         """Numbers of objectives at this step, counted from 0."""
         return self._phases(step)[-1].objectives
 
-    def context(self, step: int) -> str | None:
+    def memory(self, step: int) -> str | None:
         """Memory at this step, counted from 0; None: the recipe's."""
-        named = [phase.context for phase in self._phases(step) if phase.context is not None]
+        named = [phase.memory for phase in self._phases(step) if phase.memory is not None]
         return named[-1] if named else None
 
     def _phases(self, step: int) -> tuple[Phase, ...]:

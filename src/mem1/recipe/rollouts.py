@@ -33,7 +33,7 @@ def recipe_rollout(
     offering = dialogue.offering(getattr(environment, "tools", ()))
     common = {"engine": engine, "environment": environment, "budget": config.budget, "on_turn": on_turn}
     if config.agent is None:
-        context, reward = memory_policy(config.context), config.tasks.reward_function
+        context, reward = memory_policy(config.memory), config.tasks.reward_function
         return Rollout(dialogue=offering, context=context, reward=reward, **common)
     assert isinstance(dialogue, NativeDialogue)  # [agent] goes with [chat]
     _check_exact(engine)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes
-from mem1.recipe.rl import ContextName
+from mem1.recipe.rl import MemoryName
 from mem1.registry import register
 
 
@@ -61,7 +61,7 @@ class Sft(Config):
     """Numbers of objectives of the demonstrated tasks."""
     tasks: int = Field(default=2000, ge=1, le=10_000_000)
     """Demonstrated tasks per number of objectives."""
-    contexts: tuple[ContextName, ...] = ()
+    memories: tuple[MemoryName, ...] = ()
     """Memories of the demonstrations; tasks are dealt to them in turn. Empty: the recipe's own."""
     cut_short: float = Field(default=0.0, ge=0, le=1)
     """Share of the demonstrations whose turn limit is too low, so that they show a forced answer."""
@@ -96,7 +96,7 @@ class Sft(Config):
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> Sft:
-        demonstrating, recorded = ("objectives", "tasks", "contexts", "cut_short"), ("reader", "min_reward")
+        demonstrating, recorded = ("objectives", "tasks", "memories", "cut_short"), ("reader", "min_reward")
         unused, why = demonstrating, "is for demonstrations by the expert; leave it out, or leave out trajectories"
         if self.trajectories is None:
             unused, why = recorded, "is for recorded attempts; give trajectories, or leave it out"

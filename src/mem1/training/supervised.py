@@ -219,7 +219,7 @@ def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: 
     rng = random.Random(f"{config.seed}/cut_short")
     tasks = [_cut_short(task, rng) if rng.random() < config.sft.cut_short else task for task in tasks]
     engine = ScriptedEngine(dialogue.codec, expert, dialogue.chat_template)
-    contexts = [memory_policy(name) for name in config.sft.contexts or (config.context,)]
+    contexts = [memory_policy(name) for name in config.sft.memories or (config.memory,)]
     demonstrations: list[Trajectory] = []
     for number, context in enumerate(contexts):
         scripted = rollout.under(context, engine=engine)

@@ -105,7 +105,7 @@ def _all_but_seeds(training: Path) -> str:
     """What the runs of a family share: their configuration without seeds and memory, which every row names."""
     config: dict[str, Any] = dict(read_toml(training / "config.toml"))
     evaluation = {key: value for key, value in config.pop("evaluation", {}).items() if key != "seed"}
-    shared = {key: value for key, value in config.items() if key not in ("seed", "context")}
+    shared = {key: value for key, value in config.items() if key not in ("seed", "memory")}
     return json.dumps({**shared, "evaluation": evaluation}, sort_keys=True, default=str)
 
 
@@ -171,7 +171,7 @@ def _facts(config: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, 
     return {
         "command": " ".join(_PROGRAM.get(word, word) for word in command),
         "seed": str(config.get("seed", "")),
-        "memory": "" if "agent" in config else str(config.get("context", "")),
+        "memory": "" if "agent" in config else str(config.get("memory", "")),
         "agent": _agent(config.get("agent", {})),
         "tasks": str(config.get("tasks", {}).get("kind", "")),
         "versions": ", ".join(f"{name} {version}" for name, version in resolved.get("versions", {}).items()),
@@ -197,7 +197,7 @@ def _training(config: Mapping[str, Any]) -> str:
     if rl is not None:
         phases = "; then ".join(
             f"{phase['steps']} steps on N = {', '.join(map(str, phase['objectives']))}"
-            + (f" under {phase['context']}" if phase.get("context") else "")
+            + (f" under {phase['memory']}" if phase.get("memory") else "")
             for phase in rl["curriculum"]
         )
         stages.append(f"rl, {phases} ({rl['tasks_per_step']} tasks, {rl['group_size']} attempts at each, a step)")

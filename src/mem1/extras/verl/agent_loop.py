@@ -56,7 +56,7 @@ class ContextLoop(AgentLoopBase):
         )
         rollout = settings.rollout(engine, dialogue, split)
         if split == "train":
-            check_one_step(self.config, task, memory_policy(settings.opened.context))
+            check_one_step(self.config, task, memory_policy(settings.opened.memory))
         sampling = Sampling(temperature=asked_temperature(sampling_params))
         (trajectory,) = await engine.loop.run_in_executor(
             _threads(settings.concurrency), lambda: rollout([task], sampling=sampling)

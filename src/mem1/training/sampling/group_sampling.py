@@ -144,7 +144,7 @@ class GroupSampler:
 
     def _rollout(self, step: int) -> RolloutPort:
         """That of the stage, with the memory of this step's phase."""
-        name = self.config.context(step)
+        name = self.config.memory(step)
         return self.rollout if name is None else self.rollout.under(memory_policy(name))
 
     def _attempted(self, drawn: Drawn) -> list[Group]:
