@@ -3,11 +3,11 @@
     mem1 train compare-atlas/warm-start --no-evaluate --out runs/compare/warm-start
     python benchmarks/compare.py
 
-The start that the files in results/compare-atlas were made with is kept there (--start .../start).
+benchmarks/results/README.md says where the start is that the files in results/compare-atlas were made with.
 
 Two phases, each of many small jobs on one core. A finished job leaves a file in --results and is not done again, so the
 command may be stopped at any time and given again, also on another machine, and as many processes as there are cores
-may work at it side by side:
+may work at it side by side. `run_files.py` packs the files of an experiment that is finished; they count as before:
 
     search    every policy with each learning rate at the usual turn limit, then the best one with a longer limit; half
               the tokens, one seed, chosen by exact match at N = 2 and 4 on the development worlds (names of the
@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import glob
 import json
 import math
 import statistics
@@ -54,6 +53,7 @@ from typing import Any
 
 import torch
 from machine import commit, hardware
+from run_files import read_run, result_at, run_names
 from run_results import (
     SCORES,
     Measured,
@@ -63,7 +63,6 @@ from run_results import (
     mean_of,
     mean_over,
     per_solved,
-    read_result,
     scores_of,
     solved_objectives,
 )
@@ -158,7 +157,7 @@ class Compare:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system if this process dies
             except BlockingIOError:
                 return False
-            if path.is_file():
+            if read_run(path) is not None:
                 return False
             result = {"commit": commit(), "hardware": hardware(), "result": job()}
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,13 +187,13 @@ class Compare:
         """Stops where a run was made with other settings than the search has chosen: such runs are no comparison."""
         for policy, seed in product(self.given.policies, self.given.seeds):
             path, _ = self.run_of(policy, seed)
-            chosen, found = self.chosen(policy), read_result(path) if path.is_file() else None
-            if found and chosen != Settings(learning_rate=found["learning_rate"], turns=found["turns"]):
+            chosen, found = self.chosen(policy), result_at(path)
+            if found is not None and chosen != Settings(learning_rate=found["learning_rate"], turns=found["turns"]):
                 sys.exit(f"{path} was not made with what the search chose, {chosen}; move it away to run it again")
 
     def seeds_of(self, policy: str) -> list[int]:
         """The seeds of which there is a result."""
-        return [seed for seed in self.given.seeds if self.run_of(policy, seed)[0].is_file()]
+        return [seed for seed in self.given.seeds if read_run(self.run_of(policy, seed)[0]) is not None]
 
     def evaluated(
         self, policy: str, budget: str, objectives: int, seeds: Sequence[int] | None = None
@@ -208,10 +207,13 @@ class Compare:
 
     def _sizes(self, policy: str, seed: int | None, budget: str) -> dict[str, Measured]:
         """What was measured by number of objectives, with the run and later."""
-        run = self.run_of(policy, seed)[0]
-        later = sorted(self.given.results.glob(f"sizes/{glob.escape(run.stem)}-N*.json")) if budget != "minutes" else []
-        first = read_result(run)[budget] if run.is_file() else {}
-        return {size: found for sizes in (first, *map(read_result, later)) for size, found in sizes.items()}
+        run, sizes = self.run_of(policy, seed)[0], self.given.results / "sizes"
+        first = result_at(run)
+        found: dict[str, Measured] = {} if first is None else dict(first[budget])
+        for name in run_names(sizes) if budget != "minutes" else ():
+            if name.startswith(f"{run.stem}-N"):
+                found |= result_at(sizes / f"{name}.json") or {}
+        return found
 
     def _usual_turns(self) -> list[Settings]:
         return [Settings(learning_rate=rate, turns=TURNS[0]) for rate in self.given.learning_rates]
@@ -219,10 +221,10 @@ class Compare:
     def _best(self, policy: str, candidates: Sequence[Settings]) -> Settings | None:
         scores: list[float] = []
         for settings in candidates:
-            path, _ = self.trial(policy, settings)
-            if not path.is_file():
+            found = result_at(self.trial(policy, settings)[0])
+            if found is None:
                 return None
-            scores.append(read_result(path)["development_em"])
+            scores.append(found["development_em"])
         return max(zip(scores, candidates, strict=True), key=lambda pair: pair[0])[1]
 
     def trial(self, policy: str, settings: Settings) -> Job:
@@ -408,7 +410,7 @@ def main() -> None:
 
 def finish(compare: Compare, jobs: Callable[[], Iterator[Job]]) -> None:
     """All jobs, also those that others which are finished bring about."""
-    while missing := [(path, job) for path, job in jobs() if not path.is_file()]:
+    while missing := [(path, job) for path, job in jobs() if read_run(path) is None]:
         if not any(compare.done(path, job) for path, job in missing):
             time.sleep(10)  # other processes are at work on all of them
 
@@ -429,7 +431,9 @@ def report(compare: Compare) -> None:
     for policy in () if given.no_search else given.policies:
         settings = compare.chosen(policy)
         assert settings is not None
-        em = read_result(compare.trial(policy, settings)[0])["development_em"]
+        searched = result_at(compare.trial(policy, settings)[0])
+        assert searched is not None
+        em = searched["development_em"]
         print(f"| {policy} | {settings.learning_rate:g} | {settings.turns} | {em:.2f} |")
     budgets = {
         **({} if given.no_start else {"start": ("Before training", given.objectives)}),

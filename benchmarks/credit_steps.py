@@ -14,7 +14,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from run_results import Run, names_of, read_result, score_table
+from run_files import result_at, run_names
+from run_results import Run, names_of, score_table
 
 WINDOW = 5
 """Steps of a mean reward."""
@@ -27,9 +28,9 @@ def main() -> None:
     given = parser.parse_args()
     names = names_of([str(given.baseline), str(given.other)])
     runs = {
-        path.stem: (read_result(path), read_result(other))
-        for path in sorted((given.baseline / "runs").glob("*-seed*.json"))
-        if (other := given.other / "runs" / path.name).is_file()
+        name: (result_at(given.baseline / "runs" / f"{name}.json"), other)
+        for name in run_names(given.baseline / "runs")
+        if "-seed" in name and (other := result_at(given.other / "runs" / f"{name}.json")) is not None
     }
     if not runs:
         raise SystemExit(

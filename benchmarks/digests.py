@@ -14,8 +14,6 @@ rows, metrics, JSON    all numbers in sorted order, without keys, texts, times a
 trajectories           per turn its token ids, log-probs, text, state, action (without the wording of an error) and
                        observation; reward, scores, ending, answer, attempt, the task's prompt and gold answers
 weights                per tensor of the safetensors its dtype, shape and bytes, without names
-
-results/digests-89f3669.json holds those of commit 89f3669, --quickstart included.
 """
 
 from __future__ import annotations

@@ -23,12 +23,10 @@ from mem1.policy.policy import make_policy
 from mem1.protocol import NOTE, vocabulary
 from mem1.recipe.recipe import Recipe
 from mem1.records import Task, Trajectory
-from mem1.rollout import Rollout
+from mem1.rollout import RolloutPort
 from mem1.training.train import make_rollout
 
-ROOT = Path(__file__).parents[1]
-RECIPE = ROOT / "recipes" / "compare-atlas" / "train.toml"
-STARTS = ROOT / "benchmarks" / "results" / "beyond"
+RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(row(policy, objectives, rollout, tasks_of(objectives)), flush=True)
 
 
-def row(policy: str, objectives: int, rollout: Rollout, tasks: Sequence[Task]) -> str:
+def row(policy: str, objectives: int, rollout: RolloutPort, tasks: Sequence[Task]) -> str:
     alone, alone_s = timed(rollout, tasks, None)
     kept, kept_s = timed(rollout, tasks, new_session())
     pairs = [
@@ -56,7 +54,7 @@ def row(policy: str, objectives: int, rollout: Rollout, tasks: Sequence[Task]) -
     return f"| `{policy}` | {objectives} | {alone_s / kept_s:.2f} | {len(pairs)} of {turns} | {apart:.1e} |"
 
 
-def timed(rollout: Rollout, tasks: Sequence[Task], session: int | None) -> tuple[list[Trajectory], float]:
+def timed(rollout: RolloutPort, tasks: Sequence[Task], session: int | None) -> tuple[list[Trajectory], float]:
     began = time.process_time()
     return rollout(tasks, sampling=Sampling(temperature=0.0, session=session)), time.process_time() - began
 
@@ -77,8 +75,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--policies", nargs="+", default=["notes", "constant", "fold(3)", "full"], help="memories")
     made.add_argument("--objectives", type=int, nargs="+", default=[4, 16, 32])
     made.add_argument("--tasks", type=int, default=24)
-    made.add_argument("--start", default=str(STARTS / "start"), help="folder of the policy")
-    made.add_argument("--start-with-notes", default=str(STARTS / "start-with-notes"), help="the same for notes")
+    made.add_argument("--start", default="shipped-memories", help="folder of the policy")
+    made.add_argument("--start-with-notes", default="shipped-notes", help="the same for notes")
     return made
 
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from machine import commit, hardware
+from run_files import read_run, run_names
 
 from mem1.durable import write_file
 from mem1.evaluation.intervals import difference_interval, seeds_interval
@@ -77,8 +78,8 @@ class Run(ABC):
         """Train and evaluate, as far as this has not been done."""
         path, done = self.given.out / f"{self.name}.json", dict[str, Any]()
         settings = {name: getattr(self.given, name) for name in self.compared}
-        if path.is_file():
-            done = json.loads(path.read_text(encoding="utf-8"))
+        if (known := read_run(path)) is not None:
+            done = dict(known)
             if done["settings"] != settings:
                 raise SystemExit(f"{path} was made with other settings: {done['settings']}; give another --out")
             if "em" in done:
@@ -121,8 +122,8 @@ def read_records(folder: Path, rows: Sequence[str]) -> Records:
     """The finished runs of a folder. Raises SystemExit if there are none, or runs on different tasks."""
     found: Records = {}
     for row in rows:
-        for path in sorted(folder.glob(f"{row}-seed*.json")):
-            record = json.loads(path.read_text(encoding="utf-8"))
+        for name in run_names(folder):
+            record = dict(read_run(folder / f"{name}.json") or {}) if name.startswith(f"{row}-seed") else {}
             if "em" in record:
                 found.setdefault(row, []).append(record)
     if not found:

@@ -1,15 +1,16 @@
-"""Result files of benchmarks/compare.py: reading them, and cells of tables with exact match over seeds and tasks.
+"""What runs of benchmarks/compare.py have reached: cells of tables with exact match over seeds and tasks.
 
 Scores are those of each seed on the same tasks; intervals (95 %) are over seeds and tasks.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from run_files import result_at, run_names
 
 from mem1.evaluation.intervals import difference_interval, seeds_interval
 
@@ -25,16 +26,13 @@ Arms = Mapping[str, Sequence[Run]]
 """Runs by the name of what was compared, the seeds in one order; the first is what the others are held against."""
 
 
-def read_result(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))["result"]
-
-
 def by_policy(folder: Path) -> dict[str, dict[int, Run]]:
     """The runs in a folder, by memory and seed."""
     found: dict[str, dict[int, Run]] = {}
-    for path in sorted((folder / "runs").glob("*-seed*.json")):
-        policy, _, seed = path.stem.rpartition("-seed")
-        found.setdefault(policy, {})[int(seed)] = read_result(path)
+    for name in run_names(folder / "runs"):
+        policy, trained, seed = name.rpartition("-seed")
+        if trained:
+            found.setdefault(policy, {})[int(seed)] = result_at(folder / "runs" / f"{name}.json")
     return found
 
 

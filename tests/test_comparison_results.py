@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from run_files import read_run, run_names
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "research" / "comparison.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ FEWER = {
     "beyond-clozes-shared-start": 6,
     "beyond-shop": 12,
 }
-"""Fewest result files, of experiments that are not finished or were stopped."""
+"""Fewest results, of experiments that are not finished or were stopped."""
 RESULTS = {
     "compare-atlas": PAGE.split("## Questions that depend")[0],
     "compare-atlas-chain": PAGE.split("## Questions that depend")[1].split("### Trained on two")[0],
@@ -51,7 +51,7 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_commit_of_a_result_file_is_named_beside_its_table(name: str):
     folder = ROOT / "benchmarks" / "results" / name
-    files = [file for kind in ("runs", "search", "sizes") for file in folder.glob(f"{kind}/*.json")]
-    commits = {json.loads(file.read_text(encoding="utf-8"))["commit"] for file in files}
-    assert len(files) >= FEWER.get(name, 8) and commits
+    runs = [folder / kind / f"{run}.json" for kind in ("runs", "search", "sizes") for run in run_names(folder / kind)]
+    commits = {(read_run(run) or {})["commit"] for run in runs}
+    assert len(runs) >= FEWER.get(name, 8) and commits
     assert {commit for commit in commits if commit not in RESULTS[name]} == set()
