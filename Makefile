@@ -52,30 +52,31 @@ test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
 
 test-cpus: $(VENV)/installed-dev
-	$(BIN)/python tests/cpus.py $(ARGS)
+	$(BIN)/python tests/support/cpus.py $(ARGS)
 
 # sampler against trainer, checkpoints, chat templates, servers, retrieval
-VERSION_TESTS := $(addprefix tests/test_,local_engine.py logprobs.py checkpoint.py chat_template.py policy_server.py bm25.py)
+VERSION_TESTS := $(addprefix tests/,engines/test_local.py training/test_logprobs.py training/test_checkpoint.py \
+	engines/test_chat_template.py engines/test_policy_server.py retrieval/test_bm25.py)
 test-versions: $(VERSIONS)/lowest/installed $(VERSIONS)/newest/installed
 	for set in lowest newest; do \
 		OMP_NUM_THREADS=1 $(VERSIONS)/$$set/bin/python -m pytest -q -n 2 --dist loadfile $(VERSION_TESTS) $(ARGS) || exit 1; \
 	done
 
 test-verl: $(VERL)/installed
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/test_verl.py tests/test_verl_training.py tests/test_verl_run.py $(ARGS)
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/extras/verl/test_agent_loop.py tests/extras/verl/test_training.py tests/extras/verl/test_run.py $(ARGS)
 
 test-verifiers: $(VERIFIERS)/installed
-	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/test_verifiers*.py $(ARGS)
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/envs/verifiers tests/extras/test_verifiers.py tests/extras/test_bench_verifiers.py $(ARGS)
 
 # agents of three frameworks that are trained through the endpoint
 test-frameworks: $(FRAMEWORKS)/installed
-	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest -q tests/test_frameworks.py $(ARGS)
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest -q tests/endpoint/test_frameworks.py $(ARGS)
 
 # without torch, which no adapter needs: mem1 is taken from src
 test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
 	for set in oldest newest; do \
 		$(AGENTS)/$$set/bin/python -m pip list | grep -E '^(langchain|langchain-openai|pydantic-ai-slim|openai-agents|inspect.ai) '; \
-		PYTHONPATH=$(CURDIR)/src $(AGENTS)/$$set/bin/python -m pytest -q tests/test_agents_*.py $(ARGS) || exit 1; \
+		PYTHONPATH=$(CURDIR)/src $(AGENTS)/$$set/bin/python -m pytest -q tests/extras/agents tests/extras/test_bench_inspect.py $(ARGS) || exit 1; \
 	done
 
 docs: $(VENV)/installed-docs

@@ -4,7 +4,7 @@
     [research/beyond.md](../research/beyond.md)         ->  `research/beyond.md`
 
 Whoever reads the Markdown of a checkout follows the link; the site, which has only docs/, names the file.
-tests/test_docs.py checks that the file and the heading exist.
+tests/house/test_docs.py checks that the file and the heading exist.
 """
 
 from __future__ import annotations

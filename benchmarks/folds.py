@@ -2,8 +2,8 @@
 
     python benchmarks/folds.py --folds 100000
 
-Conversations are those of tests/transcripts.py, in the three forms of messages, cut off at every message. Each is
-folded by every policy under several bounds, checked by its provider's rules, and folded once more, which must change
+Conversations are those of tests/support/transcripts.py, in the three forms of messages, cut off at every message. Each
+is folded by every policy under several bounds, checked by its provider's rules, and folded once more, which must change
 nothing. Then a conversation of 200 messages, with results of 1,000 tokens, is folded by each policy. Prints the median
 of 200 in milliseconds of processor time, with and without bounds, and that of encoding the messages as JSON, which
 sending them takes anyway.

@@ -49,33 +49,38 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 TOGETHER = {
-    "test_distributed.py": "processes",
-    "test_elastic.py": "processes",
-    "test_peak_memory.py": "processes",
-    "test_training.py": "processes",
-    "test_asynchronous.py": "processes",
-    "test_invariance.py": "processes",
-    "test_local_engine.py": "processes",
-    "test_kept_prefixes.py": "processes",
-    "test_adapters.py": "processes",
-    "test_cli_index.py": "sentence encoder",
-    "test_sentence_encoder.py": "sentence encoder",
+    "training/test_distributed.py": "processes",
+    "training/test_elastic.py": "processes",
+    "training/test_peak_memory.py": "processes",
+    "training/test_train.py": "processes",
+    "training/test_asynchronous.py": "processes",
+    "training/test_invariance.py": "processes",
+    "engines/test_local.py": "processes",
+    "engines/test_kept_prefixes.py": "processes",
+    "training/test_adapters.py": "processes",
+    "cli/test_index.py": "sentence encoder",
+    "retrieval/test_encoders.py": "sentence encoder",
 }
 """Files that share what takes long to start or to load."""
 SLOWEST = (
     *TOGETHER,
-    "test_bm25.py",
-    "test_rl_algorithms.py",
-    "test_device.py",
-    "test_mutants.py",
-    "test_dry_run.py",
-    "test_other_device.py",
-    "test_cli_report_run_verify.py",
-    "test_verification.py",
-    "test_weight_sync.py",
-    "test_documents.py",
+    "retrieval/test_bm25.py",
+    "training/test_update.py",
+    "engines/test_device.py",
+    "house/test_mutants.py",
+    "planning/test_preflight.py",
+    "house/test_other_device.py",
+    "cli/test_report_run_verify.py",
+    "training/test_verify.py",
+    "training/test_weight_sync.py",
+    "retrieval/test_documents.py",
 )
 """They come first, so that all workers are done at about the same time."""
+
+
+def _file(nodeid: str) -> str:
+    """tests/packing/test_tree.py::test_x  ->  packing/test_tree.py"""
+    return nodeid.partition("::")[0].removeprefix("tests/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.timeout(0))
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    items.sort(key=lambda item: order.get(_file(item.nodeid), len(order)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,7 +98,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0].rpartition("/")[2]
+            file = _file(nodeid)
             return TOGETHER.get(file, file)
 
     config.option.loadscopereorder = False  # by the number of tests; ours are in order

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from test_native_dialogue import END, Noting, call, dialogue, native
+from native_dialogues import END, Noting, call, dialogue, native
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling, ScriptedEngine

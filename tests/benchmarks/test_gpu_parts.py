@@ -1,0 +1,151 @@
+"""`benchmarks/gpu.py` on a CPU: every part as typed at tiny size, and what becomes of parts that fail or hang."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpu
+import gpu_parts
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(0)  # as long as a busy machine takes
+def test_every_part_runs_as_typed_at_tiny_size(tmp_path: Path):
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/gpu.py", "all", "--out", str(out), "--tiny", "--minutes", "60"],
+        env={**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert sorted(file.name for file in out.iterdir()) == ["log.txt", "rows.jsonl", "summary.json"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["gpu"] == "cpu" and summary["ceiling_tflops"] > 0 and summary["versions"]["torch"]
+    parts = {part["part"]: part for part in summary["parts"]}
+    assert list(parts) == list(gpu.PARTS)
+    assert {(part["outcome"], part["exit_code"]) for part in parts.values()} == {("ok", 0)}
+    rows = {name: {row["name"]: row for row in part["rows"]} for name, part in parts.items()}
+    for shape in gpu_parts.SHAPES:
+        found = rows[f"flex-{shape}"]
+        assert list(found) == ["flex", "blocks", "turns"]
+        assert len({row["tokens"] for row in found.values()}) == 1, "all variants count the same work"
+        assert found["blocks"]["computed"] < found["turns"]["computed"], "the tree shares contexts"
+    timed = [*rows["flex-7B"].values(), *rows["sampling"].values(), *rows["rl"].values(), rows["evaluation"]["cpu"]]
+    for row in timed:
+        assert row["tokens_per_second"] > 0
+        assert row["share"] == pytest.approx(row["tflops"] / summary["ceiling_tflops"])
+    assert all(not row["not_passed"] for name in ("flex", "blocks") for row in rows[f"verify-{name}"].values())
+    assert list(rows["verify-flex"]) == ["constant", "full"]
+    assert rows["rl"]["step 0"]["grad_norm"] > 0 and rows["rl"]["step 0"]["turns"] > 16, "several turns per attempt"
+    assert rows["rl"]["step 0"]["planned_gb"] > 0
+    assert rows["resume"]["resumed on cpu"]["differences_by_step"] == [0.0, 0.0]
+    assert rows["evaluation"]["attempts as on the CPU"]["cpu"] == 1.0
+    assert rows["tests"]["all"]["skipped"] >= 11
+    assert {"base_em_1", "trained_em_1"} <= set(rows["quickstart"]["quickstart"])
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Runs the script with these parts in place of its own; each is a function of `Here`."""
+
+    def run_(parts: dict[str, Callable[[gpu_parts.Here], None]], **limits: gpu.Limits) -> dict[str, Any]:
+        (tmp_path / "scratch").mkdir()
+        monkeypatch.setattr(gpu, "PARTS", {name: limits.get(name, gpu.Limits(seconds=60)) for name in parts})
+        monkeypatch.setattr(gpu_parts, "part", parts.__getitem__)
+        given = argparse.Namespace(parts=["all"], out=tmp_path, minutes=60.0, tiny=False, device="cpu")
+        well = gpu.Runner(given, tmp_path / "scratch").run()
+        summary = json.loads((tmp_path / "summary.json").read_text())
+        return {"well": well, **{part["part"]: part for part in summary["parts"]}}
+
+    return run_
+
+
+def measured(here: gpu_parts.Here) -> None:
+    here.row("all", tflops=2.0, peak_gb=1.5)
+
+
+def failing(here: gpu_parts.Here) -> None:
+    here.row("first half", tflops=1.0)
+    raise ValueError("no second half")
+
+
+def hanging(here: gpu_parts.Here) -> None:
+    here.row("first half", tflops=1.0)
+    while True:
+        time.sleep(60)
+
+
+def test_a_part_that_fails_or_hangs_keeps_its_rows_and_stops_no_other(run: Callable[..., dict[str, Any]]):
+    parts = {"ceiling": measured, "a": failing, "b": hanging, "c": measured}
+    found = run(parts, b=gpu.Limits(seconds=0.5))
+    assert not found["well"]
+    assert {name: (found[name]["outcome"], found[name]["exit_code"]) for name in parts} == {
+        "ceiling": ("ok", 0),
+        "a": ("failed", 1),
+        "b": ("timed out", None),
+        "c": ("ok", 0),
+    }
+    assert [row["name"] for row in found["a"]["rows"]] == ["first half"]
+    assert found["a"]["last_lines"][-1] == "ValueError: no second half"
+    assert found["c"]["peak_gb"] == 1.5
+
+
+def test_parts_that_time_nothing_run_beside_one_another(run: Callable[..., dict[str, Any]], tmp_path: Path):
+    def meets(other: str) -> Callable[[gpu_parts.Here], None]:
+        """Ends only once the other part has begun."""
+
+        def part(here: gpu_parts.Here) -> None:
+            (tmp_path / here.part).touch()
+            while not (tmp_path / other).exists():
+                time.sleep(0.01)
+
+        return part
+
+    beside = gpu.Limits(seconds=60, beside=True)
+    found = run({"ceiling": measured, "a": meets("b"), "b": meets("a")}, a=beside, b=beside)
+    assert found["well"]
+
+
+def test_what_there_is_no_time_for_is_recorded_as_not_run(tmp_path: Path):
+    given = argparse.Namespace(parts=["sampling"], out=tmp_path, minutes=0.0, tiny=True, device="cpu")
+    assert not gpu.Runner(given, tmp_path).run()
+    parts = json.loads((tmp_path / "summary.json").read_text())["parts"]
+    assert [(part["part"], part["outcome"]) for part in parts] == [("ceiling", "not run"), ("sampling", "not run")]
+
+
+def test_parts_are_chosen_by_name_or_kind_and_the_ceiling_comes_first():
+    assert gpu.chosen(["sampling", "verify"]) == ["ceiling", "verify-flex", "verify-blocks", "sampling"]
+    assert gpu.chosen(["flex-7B"]) == ["ceiling", "flex-7B"]
+    assert gpu.chosen(["all"]) == list(gpu.PARTS)
+    with pytest.raises(SystemExit, match="unknown part warm-strat; known: all, ceiling, verify-flex"):
+        gpu.chosen(["warm-strat"])
+
+
+def test_dependencies_that_are_missing_or_of_another_version_are_named(monkeypatch: pytest.MonkeyPatch):
+    known = {"bm25s": None, "fastapi": None, "torch": "2.9.0"}
+
+    def version(name: str) -> str:
+        found = known[name] if name in known else real(name)
+        if found is None:
+            raise gpu.metadata.PackageNotFoundError(name)
+        return found
+
+    real = gpu.metadata.version
+    assert gpu.lacking() == []
+    monkeypatch.setattr(gpu.metadata, "version", version)
+    missing, old = gpu.lacking()
+    assert missing.startswith("bm25s>=")
+    assert old.startswith("torch") and old.endswith("(not 2.9.0)")

@@ -1,0 +1,148 @@
+"""`mem1 train --dry-run`: every recipe is rehearsed, and what it lacks is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from corpora import TOWNS
+from samples import write_lines
+from servers import in_a_thread
+from typer.testing import CliRunner
+
+from mem1.cli.main import app
+from mem1.configuration import load_toml
+from mem1.errors import UserError
+from mem1.planning.models import known, small
+from mem1.planning.preflight import checks
+from mem1.planning.smoke_step import rehearse
+from mem1.recipe.recipe import Recipe
+from mem1.registry import register
+from mem1.retrieval import BM25
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
+AFTER_ANOTHER = {"beyond/chains", "beyond/longer", "reader/train"}
+"""Begin with a policy that another recipe makes."""
+LACK = {
+    "own-documents": {"tasks"},
+    "qwen2.5-7b-multihop/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen2.5-7b-multihop/mem1-published": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen2.5-7b-qlora/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},
+    "reader/warm-start": {"tasks"},
+    "webshop-7b": {"model", "tokenizer", "tasks"},
+}
+"""What is not part of the repository. The data of multihop-smoke may be there or not, as may room on the disk."""
+
+
+def shapes(folder: Path, config: Recipe) -> None:
+    """A small model's config.json in the place of a large one's, so that the plan is quick."""
+    if config.model.path is not None and config.model.path.startswith("models/"):
+        small(known(config.model.path), vocab_size=1000).save_pretrained(folder / config.model.path)
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_there_are_recipes_to_rehearse():
+    assert len(RECIPES) >= 13 and RECIPES.keys() >= AFTER_ANOTHER | LACK.keys()
+
+
+@pytest.mark.parametrize("name", sorted(AFTER_ANOTHER))
+def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run"])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith(f"{load_toml(RECIPES[name], Recipe).model.path} is neither a folder")
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - AFTER_ANOTHER))
+def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
+    config = load_toml(RECIPES[name], Recipe)
+    shapes(tmp_path, config)
+    before = files(tmp_path)
+    result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run", "--json"])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    told = json.loads(result.stdout)
+    asked = [stage for stage in ("recall", "sft", "rl") if getattr(config, stage) is not None]
+    assert list(told["rehearsed"]["stages"]) == asked
+    assert told["rehearsed"]["expert_turns"] >= 2
+    assert told["parameters"] == told["plan"]["parameters"]
+    lacking = {check["name"] for check in told["checks"] if not check["ok"]}
+    assert lacking - {"disk"} == LACK.get(name, set()) or name == "multihop-smoke"
+    assert result.exit_code == int(bool(lacking))
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", register.channel.names())
+def test_every_channel_is_rehearsed_alone(name: str):
+    channels = f'rl.algorithm={{name="channels",channels=[{{name="{name}"}}]}}'
+    config = load_toml(RECIPES["atlas-quick"], Recipe, [channels, "workers=1"])
+    assert list(rehearse(config).stages) == ["rl"]
+
+
+def multihop(folder: Path, address: str, *, disk: int = 0):
+    config = load_toml(RECIPES["qwen2.5-7b-multihop/grpo"], Recipe)
+    tasks = {
+        "questions": str(folder / "test.jsonl"),
+        "train_questions": str(folder / "train.jsonl"),
+        "evaluation_share": None,
+        "format": None,
+        "aliases": None,
+        "without": None,
+        "retriever": {"urls": [address]},
+    }
+    whole = config.model_dump()
+    whole["tasks"] |= tasks
+    found = checks(Recipe.model_validate(whole), disk=disk, out=folder / "not" / "yet" / "there")
+    return {check.name: check for check in found}
+
+
+def two(*numbers: int) -> dict[str, object]:
+    asked = [{"id": f"q{n}", "text": f"What is the {n}th?", "answers": [str(n)]} for n in numbers]
+    return {"id": "+".join(f"q{n}" for n in numbers), "questions": asked}
+
+
+def test_what_is_there_is_found(tmp_path: Path):
+    write_lines(tmp_path / "train.jsonl", two(1, 2))
+    write_lines(tmp_path / "test.jsonl", two(3, 4))
+    with in_a_thread(BM25.build(TOWNS)) as address:
+        found = multihop(tmp_path, address)
+    assert found["tasks"].ok and found["tasks"].detail == "drawn with 2 objectives"
+    assert found["search"].ok and address in found["search"].detail
+    assert found["disk"].ok
+    assert not found["model"].ok and "models/Qwen2.5-7B has no config.json" in found["model"].detail
+
+
+def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
+    found = multihop(tmp_path, "http://127.0.0.1:9", disk=10**18)
+    assert "train.jsonl" in found["tasks"].detail or "test.jsonl" in found["tasks"].detail
+    assert "start one with mem1 serve-retriever" in found["search"].detail
+    assert "set another --out" in found["disk"].detail
+    assert not any(check.ok for name, check in found.items() if name not in ("writers", "results"))
+
+
+def test_what_is_missing_stands_last_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    shapes(tmp_path, load_toml(RECIPES["webshop-7b"], Recipe))
+    result = CliRunner().invoke(app, ["train", "webshop-7b", "--dry-run"])
+    lines = result.stdout.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("missing "))
+    heads = [line.partition(": ")[0] for line in lines[first:]]
+    assert result.exit_code == 1
+    assert heads[:3] == ["missing model, model.path", "missing tokenizer, model.path", "missing tasks, [tasks]"]
+    assert all(head.startswith("missing ") for head in heads), "nothing follows what is missing"
+
+
+def test_a_vocabulary_that_cannot_do_the_tasks_is_found():
+    config = load_toml(RECIPES["webshop-quick"], Recipe, ["vocabulary=paper"])
+    with pytest.raises(UserError, match="has no actions of a shop"):
+        rehearse(config)
