@@ -177,7 +177,7 @@ class TestRun:
             train = tmp_path / "runs" / name / "train"
             shutil.copytree(policy_folder("shipped"), train / "policy")
             os.utime(train / "policy", (number, number))
-            (train / "config.toml").write_text('context = "fold(3)"\n[tasks]\nkind = "atlas"\nworlds = 1\n')
+            (train / "config.toml").write_text('memory = "fold(3)"\n[tasks]\nkind = "atlas"\nworlds = 1\n')
         assert f"policy: {Path('runs') / name / 'train' / 'policy'}\n" in call("run", "--objectives", 2).stdout
 
     def test_ones_own_questions_are_searched_in_ones_own_passages_and_not_scored(self, reader, tmp_path, monkeypatch):

@@ -404,6 +404,6 @@ class Bare:
 
 
 def test_a_policy_of_ones_own_says_how_full_it_is_and_need_not():
-    own, bare = memory_policy("test_contexts:Owner(7)"), memory_policy("test_contexts:Bare")
-    assert (own.name, own.filled(TURNS[:3])) == ("test_contexts:Owner(7)", (3, 7))
+    own, bare = memory_policy(f"{__name__}:Owner(7)"), memory_policy(f"{__name__}:Bare")
+    assert (own.name, own.filled(TURNS[:3])) == (f"{__name__}:Owner(7)", (3, 7))
     assert (bare.filled(TURNS[:3]), bare.asks) == (None, frozenset())

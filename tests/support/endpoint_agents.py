@@ -14,7 +14,7 @@ import httpx
 
 from mem1.endpoint.client import ActionFailed, act
 from mem1.envs.base import Outcome
-from mem1.records import Task
+from mem1.records import Task, Trajectory
 
 RELEASED = threading.Event()
 """Lets `hangs` go on."""
@@ -163,3 +163,8 @@ def wanders(task: Task, base_url: str) -> str:
 
 def takes_one(task: Task) -> str:
     return task.id
+
+
+def chance(task: Task, attempt: Trajectory) -> float:
+    """Differs between attempts of a model that knows nothing."""
+    return float(sum(attempt.turns[0].completion_ids) % 7)

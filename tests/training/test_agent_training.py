@@ -46,7 +46,7 @@ kind = "atlas"
 worlds = 1
 entities = 40
 questions_per_world = 20
-reward = "test_agent_training:chance"
+reward = "endpoint_agents:chance"
 [trajectories]
 groups = 2
 [rl]
@@ -60,11 +60,6 @@ tasks = 3
 every = 2
 validation_tasks = 2
 """
-
-
-def chance(task: mem1.Task, attempt: mem1.Trajectory) -> float:
-    """Differs between attempts of a model that knows nothing."""
-    return float(sum(attempt.turns[0].completion_ids) % 7)
 
 
 def recipe(tmp_path: Path, *overrides: str, text: str = RECIPE) -> Recipe:

@@ -91,8 +91,8 @@ def last_two(history: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 
 def test_a_function_of_ones_own_goes_on_with_the_history_that_it_returned():
-    found = run("test_probe:last_two")
-    assert found.name == "test_probe:last_two" and found.folds > 3 and found.share(Verdict.LOST) > 0.5
+    found = run(f"{__name__}:last_two")
+    assert found.name == f"{__name__}:last_two" and found.folds > 3 and found.share(Verdict.LOST) > 0.5
 
 
 def test_memories_of_other_packages_are_probed_alike():
