@@ -22,7 +22,7 @@ from machine import commit, hardware
 from mem1.bench.page import write_page
 from mem1.bench.scores import sides_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from bench_results import invented
 
 TIMES = {"firstFigureMs": "first figure", "figuresMs": "all figures", "listMs": "list of tasks"}

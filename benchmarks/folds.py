@@ -25,7 +25,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.messages import Bounds, check, fold
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from transcripts import FORMS, conversation, prefixes
 
 POLICIES = (

@@ -78,7 +78,7 @@ def tests(here: Here) -> None:
     import pytest
 
     root = Path(__file__).parents[1]
-    files = [str(file) for file in sorted((root / "tests").glob("test_*.py")) if "pytest.mark.gpu" in file.read_text()]
+    files = [str(file) for file in sorted((root / "tests").rglob("test_*.py")) if "pytest.mark.gpu" in file.read_text()]
     outcomes: dict[str, int] = {}
 
     class Kept:

@@ -22,8 +22,8 @@ from worlds import CODEC
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.policy_server import make_app
 
-BIG = 4 << 20
-"""Characters, of which Python's JSON reader alone takes more than the limit."""
+BIG = 1 << 20
+"""Characters, for which a tokenizer takes many times the limit."""
 HOSTILE = {
     "notes": "<note>" * (BIG // 6),
     "brackets": "[" * BIG,
