@@ -41,7 +41,7 @@ from mem1.envs.webshop.invented import invent
 from mem1.envs.webshop.pages import Session, search_for
 from mem1.envs.webshop.shop import RESULTS, Shop
 from mem1.errors import UserError
-from mem1.net.requests import ClientGone, Refused, Room, read_body, unless_gone
+from mem1.net.requests import CapacityLimit, ClientGone, Refused, read_body, unless_gone
 
 from . import views
 from .recordings import Recording, read_recordings
@@ -143,7 +143,11 @@ def make_app(site: Site, trails: Trails | None = None) -> FastAPI:
         raise ValueError(f"{len(goals)} goals are too few for {site.goals_per_task} per visit")
     visitors = trails or Trails()
     show = _Pages(site)
-    clerk, line, forms = ThreadPoolExecutor(1), Room(_WAITING, "requests"), Room(_ALL_FORM_BYTES, "bytes of forms")
+    clerk, line, forms = (
+        ThreadPoolExecutor(1),
+        CapacityLimit(_WAITING, "requests"),
+        CapacityLimit(_ALL_FORM_BYTES, "bytes of forms"),
+    )
 
     async def served(request: Request, work: Callable[[], T]) -> T:
         """Searches and renders one page at a time, in a thread beside the loop that reads requests."""
@@ -294,7 +298,7 @@ def _after(shop: Shop, session: Session, form: Mapping[str, str]) -> Session:
     return shop.step(session, f"click[{form.get('click', '')}]")
 
 
-async def _form(request: Request, room: Room) -> dict[str, str]:
+async def _form(request: Request, room: CapacityLimit) -> dict[str, str]:
     """The fields of a form; the last of several with one name counts."""
     body = await read_body(request, largest=_FORM_BYTES, instead="fill it in with less", room=room)
     try:

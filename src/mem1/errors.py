@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
-"""What a loader may raise that is given other types, shapes or numbers than those that were written."""
+"""Errors of a loader that is given other types, shapes or numbers than those that were written."""
 _UNPRINTED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
@@ -21,7 +21,7 @@ class UserError(ValueError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; what stands in brackets is kept. None: none is like it."""
+    """The known name that is most like this one, with the same brackets; None if none is like it."""
     head, bracket, arguments = name.partition("(")
     found = difflib.get_close_matches(head, [*known], n=1)
     return f"{found[0]}{bracket}{arguments}" if found else None

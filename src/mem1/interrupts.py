@@ -38,7 +38,7 @@ _SAME_S = 1.0
 
 @dataclass(slots=True)
 class Stop:
-    """What a signal has asked for."""
+    """The request of a signal."""
 
     requested: bool = False
     """Checked at the borders of the work."""

@@ -22,7 +22,7 @@ from mem1.errors import UserError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FOLDERS = ("models", "runs", "checkpoints", "weights")
-"""What people call folders of their own; nobody on Hugging Face is called so."""
+"""Common names of local folders; no owner on Hugging Face has one."""
 
 
 def cached_snapshot(name: str) -> Path | None:

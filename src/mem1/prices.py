@@ -67,7 +67,7 @@ class PriceClass:
 
 
 def cost_of(prompt: float, cached: float, output: float, prices: Prices, cache: PrefixCache) -> float:
-    """What a call of these sizes costs, where `cached` of its prompt is read from the cache and the rest written."""
+    """Cost of a call of these sizes, where `cached` of its prompt is read from the cache and the rest written."""
     written = max(0.0, cache.kept(int(prompt)) - cached)
     fresh = prompt - cached - written
     return cached * prices.cached + written * prices.write + fresh * prices.fresh + output * prices.output

@@ -1,4 +1,4 @@
-"""What a recipe can name: shipped things, your own, and those of installed packages.
+"""Names for recipes: shipped, your own, and those of installed packages.
 
     register.tasks("sums", Sums)                    # in Python; or @register.tasks("sums") above the class
     register.tasks.get("sums")                      ->  Sums

@@ -92,7 +92,7 @@ class _Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutParts:
-    """What every rollout has, whoever makes the contexts."""
+    """Parts that all rollouts share."""
 
     engine: Engine
     dialogue: Dialogue

@@ -141,7 +141,7 @@ class RunFolder:
 
 
 def made_by(command: Sequence[str]) -> dict[str, Any]:
-    """What a report says of how files came about: the command without paths of this machine, versions, hardware."""
+    """Origin of files for a report: the command without paths of this machine, versions, hardware."""
     return {
         "command": [_portable(argument) for argument in command],
         "versions": _versions(),

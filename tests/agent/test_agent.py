@@ -339,7 +339,7 @@ class TestFailures:
             agent.run("go")
         assert len(agent.messages) == 3 and agent.report().ending is Ending.FAILED
         assert agent.run().answer == "found"
-        with pytest.raises(UserError, match="there is no task to go on with"):
+        with pytest.raises(UserError, match="there is no task to continue"):
             agent.run()
 
     def test_ctrl_c_in_a_tool_is_raised_with_a_whole_conversation_and_the_report_so_far(self):

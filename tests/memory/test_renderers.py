@@ -13,7 +13,7 @@ from mem1.memory.policies import POLICIES
 from mem1.messages import Bounds, Memory, ask, fold, recall, with_state
 from mem1.messages.assembly import without_states
 from mem1.messages.forms import CHAT
-from mem1.messages.selecting import Stays, selected
+from mem1.messages.selecting import Retention, selected
 from mem1.messages.transcript import Exchange, said, texts
 from mem1.protocol import SUMMARY
 from mem1.records import Turn, note_role
@@ -104,7 +104,7 @@ def kept_of_messages(policy: MemoryPolicy, messages: list[Any]) -> list[tuple[An
         assert ask(messages, policy, bounds=BOUNDS) is None, "a state that was just written is due again"
     parts, state, boundary = without_states(CHAT.read(messages), CHAT)
     chosen = selected(parts, state, boundary, policy, CHAT, BOUNDS, ())
-    names = {Stays.NOTHING: ("nothing",), Stays.WHOLE: ("said", True)}
+    names = {Retention.NOTHING: ("nothing",), Retention.WHOLE: ("said", True)}
     return [
         ("notes", *chosen.notes[at]) if at in chosen.notes else names.get(stay, ("said", False))
         for at, stay in chosen.stays.items()
@@ -144,7 +144,7 @@ def test_a_memory_that_asks_for_nothing_drops_at_once_and_one_of_states_waits_fo
         messages += exchange(number, random)
     parts, state, boundary = without_states(CHAT.read(messages), CHAT)
     stays = set(selected(parts, state, boundary, policy, CHAT, BOUNDS, ()).stays.values())
-    assert (stays == {Stays.WHOLE}) == bool(policy.asks in ({STATE}, {SUMMARY}))
+    assert (stays == {Retention.WHOLE}) == bool(policy.asks in ({STATE}, {SUMMARY}))
 
 
 def test_the_notes_out_of_sight_can_be_had_back_by_name():

@@ -34,8 +34,8 @@ from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
 from mem1.errors import UserError, printable
 from mem1.net.bounds import BOUNDS, Bounds
-from mem1.net.connections import Door, Listener
-from mem1.net.requests import Refused, Room
+from mem1.net.connections import ConnectionLimit, Listener
+from mem1.net.requests import CapacityLimit, Refused
 from mem1.net.web_server import FORM, JSON, Hosts, Plain, Sparing, bind
 from mem1.records import Passage
 from mem1.retrieval import BM25
@@ -399,7 +399,7 @@ class TestConnections:
         place = bound.getsockname()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         taken: list[int] = []
-        with Listener(bound, Door(Bounds())) as listener:
+        with Listener(bound, ConnectionLimit(Bounds())) as listener:
             listener.listen()
             listener.setblocking(False)
             with socket.create_connection(place) as client, socket.create_connection(place) as second:
@@ -606,7 +606,7 @@ class TestTooMuch:
         assert sorted(one.result() for one in asked) == [303] * 100 + [503]
 
     def test_room_is_given_back_and_anything_alone_has_room(self):
-        room = Room(10, "queries")
+        room = CapacityLimit(10, "queries")
         with room.holding(100), pytest.raises(Refused, match="100 queries are waiting, of at most 10"), room.holding(1):
             pass
         with room.holding(5), room.holding(5), pytest.raises(Refused), room.holding(1):

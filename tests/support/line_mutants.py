@@ -1106,7 +1106,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            due, kept = True, whole", "            due = True"),
         ("            due, kept = True, whole", "            kept = whole"),
         (" and NOTE not in policy.asks:", ":"),
-        ("Stays.ARCHIVED if RECALL in policy.asks else Stays.MASKED", "Stays.ARCHIVED"),
+        ("Retention.ARCHIVED if RECALL in policy.asks else Retention.MASKED", "Retention.ARCHIVED"),
         ("turn.notes[position] for position in one.only_notes", "note for note in turn.notes"),
         ("        elif not one.result:\n", "        elif False:\n"),
         ("if id(written) in kept and STATE in policy.asks else None", "if False else None"),
@@ -1210,8 +1210,14 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "        for at in sorted(stays):\n            part",
             "        for at in sorted(stays, reverse=True):\n            part",
         ),
-        ("((Stays.ARCHIVED, _results_tokens), (Stays.NOTHING, _rest_tokens))", "((Stays.NOTHING, _rest_tokens),)"),
-        ("((Stays.ARCHIVED, _results_tokens), (Stays.NOTHING, _rest_tokens))", "((Stays.ARCHIVED, _results_tokens),)"),
+        (
+            "((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens))",
+            "((Retention.NOTHING, _rest_tokens),)",
+        ),
+        (
+            "((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens))",
+            "((Retention.ARCHIVED, _results_tokens),)",
+        ),
         ("                over -= saved(part, form, bounds)\n", "                over -= 1\n"),
         (
             "result_tokens(form.content_of(result), bounds) - _gone_tokens",

@@ -1,4 +1,4 @@
-"""An agent for those who have none yet: a model, tools, a memory. `mem1.messages` is for agents that there are."""
+"""A small agent: a model, tools and a memory. For existing agents use `mem1.messages`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ MEMORY = "fold(8)"
 RESULT_TOKENS = 2_000
 """Default bound of one tool result."""
 _THREADS = 32
-"""Most calls of one turn that run at the same time."""
+"""Maximum number of concurrent tool calls."""
 _STUCK = 5
 """Turns after which a model that repeats the same failing calls is stopped."""
 
@@ -81,7 +81,7 @@ class Agent:
     bounds          limits of tool results, state and prompt
     prices          a name of mem1.prices.PRICE_CLASSES, or your own: for costs and fold(auto)
     max_turns       most replies of the model in a run
-    timeout_s       time limit of a run, connecting to MCP servers included; None: none
+    timeout_s       time limit of a run, connecting to MCP servers included; None means unlimited
     events          a file for one JSON line per event of the memory
 
     Raises UserError for what does not fit together.
@@ -151,7 +151,7 @@ class Agent:
         return self._run(task, streaming=True)
 
     def report(self) -> Report:
-        """What the conversation has used so far, all runs of this agent together."""
+        """Usage of the conversation so far, over all runs of this agent."""
         return self._ledger.report(answer=self.answer, ending=self._ending, messages=self._messages)
 
     def save(self, path: str | Path) -> None:
@@ -159,7 +159,7 @@ class Agent:
         write_objects(path, self.memory.with_state(self._messages))
 
     def load(self, path: str | Path) -> Agent:
-        """Takes the conversation of such a file in place of its own. Raises UserError where it is none."""
+        """Replaces the conversation with a saved one. Raises UserError where the file holds none."""
         loaded = [record for _, record in read_objects(path)]
         try:
             check(loaded)
@@ -215,7 +215,7 @@ class Agent:
                 raise UserError("the task is empty; say what the agent should do")
             self._messages.append({"role": "user", "content": task})
         elif last["role"] == "system" or (last["role"] == "assistant" and not last.get("tool_calls")):
-            raise UserError("there is no task to go on with; give one")
+            raise UserError("there is no task to continue; give one")
         self._ending = None
 
     def _turns(self, tools: dict[str, Tool], *, streaming: bool) -> Iterator[str | Called | Returned | Event]:

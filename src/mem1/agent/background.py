@@ -39,7 +39,7 @@ class Background:
             raise
 
     def enter(self, context: AbstractAsyncContextManager[T], timeout_s: float) -> T:
-        """What the context gives. It is entered and left in one task, as the libraries of MCP need it.
+        """Returns what the context yields. It is entered and left in one task, as the libraries of MCP need it.
 
         Raises what entering it raises, and concurrent.futures.TimeoutError; the context has been left then.
         """

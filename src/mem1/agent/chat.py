@@ -41,7 +41,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the model said in a turn."""
+    """The model's reply in one turn."""
 
     message: dict[str, Any]
     """As the conversation keeps it: ids are unique, and arguments JSON objects, which some servers demand back."""
@@ -58,7 +58,7 @@ class ModelFailed(UserError):
 
 
 class ChatModel(Protocol):
-    """What an agent asks of a model."""
+    """The interface of a model that an agent calls."""
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None) -> Reply:
         """The model's next message. Raises ModelFailed."""
@@ -273,7 +273,7 @@ def _counted(usage: Any) -> Counted | None:
 
 
 def _only_model(server: ModelServer) -> str:
-    """The name of the only model of a server. Raises UserError where there are none or several."""
+    """The name of the only model of a server. Raises UserError unless exactly one is served."""
 
     def read(body: bytes) -> tuple[list[str], Usage]:
         try:

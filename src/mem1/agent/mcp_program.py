@@ -36,7 +36,7 @@ _WATCH = "import os, signal, sys\nif not sys.stdin.buffer.read(1): os.killpg(int
 
 
 class Complaint:
-    """What a program writes to stderr, of which the end is kept."""
+    """The end of a program's stderr."""
 
     def __init__(self) -> None:
         reading, writing = os.pipe()

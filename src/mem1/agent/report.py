@@ -1,4 +1,4 @@
-"""What a conversation of an agent has used so far: tokens as the provider counted them, and what appending had cost.
+"""Usage of an agent's conversation so far: tokens as the provider counted them, and what appending had cost.
 
 answer     Anne Lindboe
 ending     answered after 31 turns, 30 tool calls (1 failed), 3 states
@@ -58,7 +58,7 @@ class Report:
     answer: str | None
     """None: there is none."""
     ending: Ending | None
-    """How the last run ended; None: it goes on, or none has begun."""
+    """How the last run ended; None while one is running or before the first."""
     turns: int
     """Replies of the model, states not counted."""
     states: int
@@ -86,7 +86,7 @@ class Report:
     unit: str | None
     """Currency of the prices."""
     advice: str | None
-    """Whether folding pays in this conversation, and from when on; None: no prices were given."""
+    """Whether folding pays in this conversation, and from when on; None without prices."""
     calls: tuple[ModelCall, ...]
     """Calls of the model, in order."""
 

@@ -1,4 +1,4 @@
-"""What an agent can do: functions with type hints, tools of MCP servers, and what becomes of a call that goes wrong.
+"""An agent's tools: functions with type hints, tools of MCP servers, and the results of calls that fail.
 
     def search(query: str, most: int = 3) -> str:
         \"\"\"Searches an encyclopedia.\"\"\"
@@ -26,7 +26,7 @@ from mem1.errors import UserError
 from mem1.net.exchange import one_line
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What providers take as a tool's name."""
+"""Tool names that providers accept."""
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""
 
@@ -59,7 +59,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a call returned."""
+    """The result of a call."""
 
     text: str
     failed: bool = False
@@ -123,7 +123,7 @@ def error(why: str) -> Outcome:
 
 
 def as_text(result: Any) -> str:
-    """What a tool returned, as the model reads it: text as it is, anything else as JSON."""
+    """A tool's result as the model reads it: text as it is, anything else as JSON."""
     if isinstance(result, str):
         return result
     if result is None:

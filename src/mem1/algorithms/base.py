@@ -1,4 +1,4 @@
-"""What an algorithm is: settings in a recipe, and all that sets it apart from other algorithms.
+"""The interface of an algorithm: its settings in a recipe, and all that sets it apart from other algorithms.
 
     class Centred(ClippedAlgorithm):                           # a new one: rewards less the mean of their group
         def group_advantages(self, rewards_G):
@@ -62,7 +62,7 @@ class Attempt:
     shaped_reward: float
     """The raw reward after `Algorithm.shaped_reward`."""
     kl_penalty_K: Tensor | None = None
-    """What the KL penalty takes from the reward of each sampled token; None: no penalty in the reward."""
+    """KL penalty subtracted from the reward of each sampled token; None without a penalty in the reward."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
 
@@ -130,7 +130,7 @@ class Algorithm(Config):
 
     @property
     def draws(self) -> int:
-        """How often tasks are drawn for a step, each time to replace the groups of equal rewards; 1: never."""
+        """Number of draws of tasks for a step; each but the first replaces the groups of equal rewards."""
         return 1
 
     @property

@@ -49,7 +49,7 @@ class Ppo(ClippedAlgorithm):
     """1: advantages without the critic's bias. Below 1 they vary less, and the reward at the end reaches the first
     tokens of a long trajectory only through the critic."""
     channels: SomeChannels = (Outcome(),)
-    """What is paid, and where; not normalised, as nothing is compared."""
+    """Rewards and their positions; not normalised, as nothing is compared."""
     whiten: bool = True
     """Bring advantages to mean 0 and variance 1 over the sampled tokens of the step."""
     critic: Literal["head", "separate"] = "head"

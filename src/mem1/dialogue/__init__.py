@@ -1,4 +1,4 @@
-"""How the turns of an attempt are written in tokens: in tags, or in the model's own messages and calls of tools."""
+"""Writes the turns of an attempt in tokens: in tags, or in the model's own messages and tool calls."""
 
 from mem1.dialogue.base import Dialogue, Shown, turn_of
 from mem1.dialogue.native import NativeDialogue, offered

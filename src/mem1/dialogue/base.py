@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the model is shown after a turn."""
+    """What the model sees after a turn."""
 
     turn: Turn
     texts: tuple[str, ...]
@@ -112,7 +112,7 @@ class Dialogue(Protocol):
         ...
 
     def actions(self, turn: Turn) -> tuple[Wanted, ...]:
-        """What the turn does, in order; for the environment, unless it ends or summarises the attempt."""
+        """The turn's actions in order; the environment's, unless they end or summarise the attempt."""
         ...
 
     def forced(self, requested: str | None) -> Sequence[tuple[int, ...]]:

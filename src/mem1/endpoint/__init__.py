@@ -1,4 +1,4 @@
-"""Training an agent that somebody else wrote: it calls an endpoint of ours, which samples and records.
+"""Trains a third-party agent: it calls an endpoint of ours, which samples and records.
 
     run("task", "http://127.0.0.1:40123/kV3.../v1")       the agent, in whatever framework
       POST .../chat/completions                           each call becomes a turn, with its exact tokens

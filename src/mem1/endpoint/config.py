@@ -1,4 +1,4 @@
-"""`[agent]` of a recipe: an agent that somebody else wrote makes the attempts.
+"""`[agent]` of a recipe: a third-party agent makes the attempts.
 
 [agent]                                 [agent]
 entry = "my_package.agent:run"          command = ["python", "my_agent.py"]
@@ -17,11 +17,11 @@ from mem1.endpoint.runs import Command, Entry, Runs, entry_at
 from mem1.messages import Memory
 
 MADE_BY = "agent "
-"""How the name of the contexts begins that an agent made."""
+"""Prefix of the memory's name where an agent made the contexts."""
 
 
 class AgentConfig(Config):
-    """Who makes the attempts. Give either `entry` or `command`."""
+    """The agent that makes the attempts. Give either `entry` or `command`."""
 
     entry: Annotated[str, AfterValidator(lambda path: entry_at(path) and path)] | None = None
     """A function as package.module:name, sync or async, called as run(task, base_url) in a thread of its own. It
@@ -47,12 +47,12 @@ class AgentConfig(Config):
 
     @property
     def name(self) -> str:
-        """What stands in the place of the memory's name."""
+        """Recorded in place of the memory's name."""
         who = f"{MADE_BY}{self.entry or ' '.join(self.command or ())}"
         return who if self.memory is None else f"{who}, {self.memory}"
 
     def runs(self) -> Runs:
-        """What runs the agent. Raises UserError where there is no such function or program."""
+        """Returns the runner of the agent. Raises UserError where there is no such function or program."""
         if self.entry is not None:
             return Entry(entry_at(self.entry), self.time_limit_s)
         assert self.command is not None

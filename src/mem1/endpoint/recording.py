@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What an attempt may use."""
+    """Limits of an attempt."""
 
     calls: int
     """Calls of the policy; those in which a memory has it write its state do not count."""
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     """In the order in which the contexts were made."""
     context: tuple[int, ...]
     times: int
-    """How often the context had come before."""
+    """Number of prior occurrences of this context."""
     seed: int
     before: bytes
     """Digest of the messages."""
@@ -183,7 +183,7 @@ class Recording:
         return refused
 
     def _remembered(self, request: ChatRequest) -> Sequence[Message]:
-        """What the policy is shown; the memory may have it write its state before."""
+        """Returns the policy's next context; the memory may have it write its state first."""
         if self.memory is None:
             return request.messages
 
@@ -289,7 +289,7 @@ class Recording:
             return next((one for one in same if one.place.before == before), same[-1] if same else None)
 
     def _note_results(self, pending: Pending, after: Sequence[Message]) -> None:
-        """What the tools have returned, for reports and for the length that an appended context would have."""
+        """The results of tools, for reports and for the length that an appended context would have."""
         number, names = pending.place.number, {id for id, _, _ in pending.key.calls}
         results = [m for m in after if m.get("role") == "tool" and m.get("tool_call_id") in names]
         if not results or number in self._results:

@@ -1,4 +1,4 @@
-"""Attempts by an agent that somebody else wrote; called like `mem1.rollout.Rollout`.
+"""Attempts by a third-party agent; called like `mem1.rollout.Rollout`.
 
     task  ->  the agent, with an address of its own  ->  its calls, sampled and recorded; its answer  ->  Trajectory
 
@@ -145,7 +145,7 @@ class AgentRollout(RolloutParts):
 
 
 def _ending(recording: Recording, returned: Returned) -> tuple[Ended, str]:
-    """How the attempt ended, and why. A refused call that the agent has not survived is the reason of what followed."""
+    """How the attempt ended, and why. Where the agent fails after a refused call, that call is the reason."""
     trouble = recording.trouble
     if trouble is not None and not trouble[0].scorable:
         return trouble

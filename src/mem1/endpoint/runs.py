@@ -38,16 +38,16 @@ _WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """What an agent returned, or why it did not."""
+    """An agent's return value, or the reason why there is none."""
 
     answer: str | None = None
-    """To be scored by the environment; None: none."""
+    """To be scored by the environment, if any."""
     reward: float | None = None
     """The agent's own; None: the environment scores the answer."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Beside its own reward."""
     failed: tuple[Ended, str] | None = None
-    """How it ended otherwise; None: it returned."""
+    """How it ended otherwise; None if it returned."""
 
 
 class Runs(Protocol):
@@ -199,7 +199,7 @@ def _read_line(line: str) -> Returned:
 
 
 def read(value: Any) -> Returned:
-    """What an agent has returned: text, a number, an Outcome, or None."""
+    """An agent's return value: text, a number, an Outcome, or None."""
     if value is None:
         return Returned()
     if isinstance(value, str):

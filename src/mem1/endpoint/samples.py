@@ -17,7 +17,7 @@ from mem1.records import Origin
 
 
 class Key(NamedTuple):
-    """What a message of the assistant says, however a framework spells it."""
+    """Text of an assistant's message in any framework's spelling."""
 
     content: str
     calls: tuple[tuple[str, str, str], ...]

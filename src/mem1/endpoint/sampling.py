@@ -48,7 +48,7 @@ class JoinedCalls:
         self._closed = False
         self._under_way: set[Future[list[Completion]]] = set()
         self.error: Exception | None = None
-        """What the engine or the environment has raised, which ends the run and not an attempt."""
+        """Errors of the engine or the environment, which end the run and not an attempt."""
 
     def __enter__(self) -> JoinedCalls:
         return self

@@ -35,7 +35,7 @@ from mem1.errors import UserError
 from mem1.messages.sessions import Latest
 from mem1.net import requests
 from mem1.net.bounds import Bounds
-from mem1.net.requests import ClientGone, Room, read_body, read_json, unless_gone
+from mem1.net.requests import CapacityLimit, ClientGone, read_body, read_json, unless_gone
 from mem1.net.threads import Pool
 from mem1.net.web_server import Hosts, address, bind, make_server
 from mem1.records import Ended
@@ -75,7 +75,7 @@ class Endpoint:
         self._attempts: dict[str, tuple[Recording, Observe]] = {}
         self._ended: Latest[bool] = Latest(_ENDED)
         self._pool = Pool(_CALLS)
-        self._bodies = Room(_ALL, "bytes of requests")
+        self._bodies = CapacityLimit(_ALL, "bytes of requests")
         (bound,) = bind("127.0.0.1", 0)
         self.address = address("127.0.0.1", bound)
         ready = threading.Event()

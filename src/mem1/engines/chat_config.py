@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Chat(Config):
-    """How messages and calls of tools are written."""
+    """How messages and tool calls are written."""
 
     calls: Annotated[str, AfterValidator(lambda name: call_format(name, PAPER) and name)] = "hermes"
     """hermes: JSON in <tool_call>, with the model's chat template (Qwen2.5, Qwen3 and others). tags: the actions of the
     recipe's vocabulary, without a template. Or a registered name, or package.module:Name."""
     thoughts: Literal["drop", "keep"] = "drop"
-    """What becomes of <think> blocks in later contexts. They are trained either way."""
+    """Whether later contexts keep <think> blocks. They are trained either way."""
     template: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Variables of the chat template, such as enable_thinking."""
 

@@ -54,9 +54,9 @@ class ChatMessages:
     write: Write
     calls: CallFormat
     end: str = ""
-    """What the template puts after a message of the model, which ends a completion; empty: nothing."""
+    """Text that the template puts after a message of the model; it ends a completion. May be empty."""
     opened: str = ""
-    """What the template puts between the head of the model's next message and the completion: "<think>\\n"."""
+    """Text that the template puts between the head of the model's next message and the completion: "<think>\\n"."""
     thoughts: Thoughts = "drop"
     """Whether the thoughts of earlier messages stay in later contexts."""
     where: str = "the chat template"
@@ -140,7 +140,7 @@ class ChatMessages:
         return tuple(ids)
 
     def after(self, said: Sequence[int], messages: Sequence[Message], *, opened: bool = True) -> tuple[int, ...]:
-        """What follows a completion in the next context: these messages, and the head of the model's next one.
+        """Text that follows a completion in the next context: these messages, and the head of the model's next one.
 
         The messages are results of tools or of the user.
         """
@@ -160,7 +160,7 @@ class ChatMessages:
         return Said(text=said.text, thought=said.thought, calls=said.calls, spans=spans)
 
     def kept(self, ids: tuple[int, ...]) -> Sampled:
-        """What later contexts hold of a completion: all of it, or all but its thought."""
+        """The part of a completion that later contexts hold: all of it, or all but its thought."""
         opened = () if self.thoughts == "drop" else self.opened_ids
         text = self.codec.decode(ids)
         thought = self.read(text).spans.get("thought")
@@ -174,7 +174,7 @@ class ChatMessages:
         return self.codec.encode(self.opened)
 
     def _behind(self, said: Sequence[int], text: str) -> str:
-        """What the template writes behind a completion: the end of the message only where it was cut off."""
+        """Text that the template writes behind a completion: the end of the message only where it was cut off."""
         return text.removeprefix(self.end) if self.end and self.codec.decode(said[-1:]) == self.end else text
 
     def _end(self, text: str, opened: bool) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a model says in one call."""
+    """A model's reply in one call."""
 
     id: str
     choices: Sequence[Choice]

@@ -79,7 +79,7 @@ class Codec:
 
     @cached_property
     def bos_ids(self) -> tuple[int, ...]:
-        """What the tokenizer puts before every text; empty: nothing."""
+        """Tokens that the tokenizer puts before every text; may be empty."""
         encoded = self.tokenizer.encode("a")
         pairs = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
         return tuple(token for token, _ in takewhile(lambda pair: pair[1], pairs))

@@ -35,7 +35,7 @@ STAND_IN = "stand-in"
 
 
 class Speaks(Protocol):
-    """What an engine needs to know of a `mem1.dialogue.Dialogue`."""
+    """The part of a `mem1.dialogue.Dialogue` that an engine needs."""
 
     @property
     def codec(self) -> Codec: ...

@@ -47,10 +47,10 @@ from mem1.engines.weights import Weights, check_finite, check_fit, checksum, unt
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.net.requests import (
+    CapacityLimit,
     CountedRequest,
     Refused,
     RequestMetrics,
-    Room,
     add_status_routes,
     answered,
     handle_refusals,
@@ -95,13 +95,13 @@ def make_app(
     chat            how the policy writes messages, or why it cannot
     model           the policy's name in requests
     weights_folder  folder that new weights are read from; None: the server takes none
-    token           bearer token that every request but /health must carry; None: none
+    token           bearer token that every request but /health must carry, if any
     """
     app = FastAPI(title="mem1 policy", version=__version__, docs_url=None, redoc_url=None)
     if token is not None:
         app.add_middleware(_TokenCheck, token=token)
     handle_refusals(app)
-    bodies = Room(limits.all_body_bytes, "bytes of requests")
+    bodies = CapacityLimit(limits.all_body_bytes, "bytes of requests")
     _add_completions(app, sampler, chat, model, limits, bodies)
     _add_pauses(app, sampler)
     _add_updates(app, sampler, weights_folder, bodies)
@@ -109,10 +109,10 @@ def make_app(
 
 
 def _add_completions(
-    app: FastAPI, sampler: Sampler, chat: ChatMessages | str, model: str, limits: Limits, bodies: Room
+    app: FastAPI, sampler: Sampler, chat: ChatMessages | str, model: str, limits: Limits, bodies: CapacityLimit
 ) -> None:
     batcher: Batcher[Row, BatchOptions, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
-    tokens = Room(limits.all_tokens, "tokens")
+    tokens = CapacityLimit(limits.all_tokens, "tokens")
     metrics = RequestMetrics("mem1_policy", "prompts")
     most = {"vocabulary": sampler.vocabulary, "longest": sampler.longest}
 
@@ -213,7 +213,7 @@ def _add_pauses(app: FastAPI, sampler: Sampler) -> None:
         return {"status": "reset"}
 
 
-def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Room) -> None:
+def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: CapacityLimit) -> None:
     async def read(request: Request) -> bytes:
         return await read_body(request, largest=1 << 16, instead="send path and checksum only", room=bodies)
 

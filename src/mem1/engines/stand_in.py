@@ -43,7 +43,7 @@ def stand_in_chat() -> ChatMessages:
 
 
 def stand_in(context: str) -> str:
-    """What it says in this context."""
+    """Its reply in this context."""
     parts = [part.removesuffix("\n").removesuffix(_END).partition("\n") for part in context.split(_BEGIN)[1:-1]]
     messages = [(role, text) for role, _, text in parts if role != "tools"]
     tools = next((json.loads(text) for role, _, text in parts if role == "tools"), [])
@@ -72,7 +72,7 @@ def stand_in(context: str) -> str:
 
 
 def _split(messages: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
-    """What user and model have said, and what tools have returned."""
+    """Texts of user and model, and results of tools."""
     said = "\n".join(text for role, text in messages if role != "tool")
     return said, [text for role, text in messages if role == "tool"]
 

@@ -1,4 +1,4 @@
-r"""How a model writes its calls of tools, read from a completion: an open list of formats.
+r"""Formats in which models write tool calls, read from a completion: an open list.
 
     <think>hm</think> Oslo first. <tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>
     ->  Said(thought="hm", text="Oslo first.", calls=(Asked("search", {"query": "Oslo"}),), ...)
@@ -38,7 +38,7 @@ class Said:
     """A completion in parts."""
 
     text: str = ""
-    """What is neither thought nor call."""
+    """Text that is neither thought nor call."""
     thought: str = ""
     calls: tuple[Asked, ...] = ()
     spans: Mapping[str, Span] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Said:
 
 
 class CallFormat(Protocol):
-    """How a family of models writes its calls."""
+    """The way in which a family of models writes its calls."""
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ _LACKING: Mapping[ServerKind, str] = {
     "mem1": "is it mem1 serve-policy?",
     "vllm": "start vLLM with VLLM_SERVER_DEV_MODE=1, in a version that has this route",
 }
-"""What to do about a server without a route."""
+"""Advice for a server without a route."""
 _TO_SLEEP = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, or set rollout.sleep = false"
 _HOT = 100.0
 """A temperature at which all tokens are about equally likely."""

@@ -1,4 +1,4 @@
-"""What an agent remembers: MEM1's `constant`, `notes`, `notebook(k)`, `full`, baselines, and memories of your own."""
+"""Memories of an agent: MEM1's `constant`, `notes`, `notebook(k)`, `full`, baselines, and memories of your own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from mem1.protocol import NOTE, SUMMARY
 from mem1.records import Span, Turn, note_role
 
 NOTES = "notes"
-"""What an answer says to stand for the notes."""
+"""Answer that stands for the notes."""
 _LABELLED = re.compile(r"Q(\d{1,4})(?![\w])[\s:.)]*(.*)", re.DOTALL)
 _KEYED = re.compile(r"([^:;\n]{1,64}):(?!\S)\s*(.*)", re.DOTALL)
 _SEPARATOR = re.compile(r"[;\n]")

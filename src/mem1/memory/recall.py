@@ -76,7 +76,7 @@ def _positions(kept: Kept[Turn]) -> Sequence[int]:
 
 
 def _best(query: str, dropped: Sequence[Dropped]) -> Dropped | None:
-    """The newest of those that fit best; None: none has a word of the query."""
+    """The newest of those that fit best; None if none has a word of the query."""
     if not dropped:
         return None
     scores = WordIndex([f"{one.query or ''} {one.text}" for one in dropped]).scores(query)

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from mem1.protocol import Filled
 
 STATE = "state"
-"""What a memory asks of the model with every turn: all that it needs, rewritten. A chat agent is asked for it in a call
+"""A memory asks this of the model with every turn: all that it needs, rewritten. A chat agent is asked for it in a call
 of its own, when an exchange leaves that no state covers yet."""
 
 

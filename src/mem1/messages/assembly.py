@@ -23,7 +23,7 @@ from mem1.messages.bounds import (
     without_images,
 )
 from mem1.messages.ours import Added, found_in, place_of, put_in_place
-from mem1.messages.selecting import Selected, Stays, waits
+from mem1.messages.selecting import Retention, Selected, waits
 from mem1.messages.transcript import (
     Exchange,
     Form,
@@ -97,7 +97,7 @@ def assemble(
     instruction: str,
     form: Form,
     bounds: Bounds,
-    shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]],
+    shown: dict[tuple[int, Retention, int | None], tuple[Result, ...]],
 ) -> Assembled:
     """The parts in their final order and length, with the state behind the last pinned message.
 
@@ -116,9 +116,9 @@ def assemble(
             kept.append(part)
             continue
         assert isinstance(part, Exchange)
-        if stay in (Stays.WHOLE, Stays.ARCHIVED, Stays.MASKED):
+        if stay in (Retention.WHOLE, Retention.ARCHIVED, Retention.MASKED):
             first = min(first, len(kept))
-            if part.results and (stay is not Stays.WHOLE or at in images_left or bounds.result is not None):
+            if part.results and (stay is not Retention.WHOLE or at in images_left or bounds.result is not None):
                 key = (at, stay, images_left.get(at))
                 if (results := shown.get(key)) is None:
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
@@ -146,20 +146,20 @@ def assemble(
 
 
 def fitted(
-    parts: Sequence[Part], stays: dict[int, Stays], over: int, form: Form, bounds: Bounds, pending: Collection[str]
+    parts: Sequence[Part], stays: dict[int, Retention], over: int, form: Form, bounds: Bounds, pending: Collection[str]
 ) -> None:
     """Reduce what stays until `over` tokens are saved: first older results, oldest first, then older exchanges.
 
     The newest exchange and those that wait stay. Raises UserError where that does not suffice.
     """
     last = max(stays, default=-1)
-    for stay, saved in ((Stays.ARCHIVED, _results_tokens), (Stays.NOTHING, _rest_tokens)):
+    for stay, saved in ((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens)):
         for at in sorted(stays):
             part = parts[at]
             assert isinstance(part, Exchange)
-            if over <= 0 or at == last or waits(part, pending) or stays[at] in (Stays.NOTES, Stays.NOTHING):
+            if over <= 0 or at == last or waits(part, pending) or stays[at] in (Retention.NOTES, Retention.NOTHING):
                 continue
-            if stay is Stays.NOTHING or stays[at] is Stays.WHOLE:
+            if stay is Retention.NOTHING or stays[at] is Retention.WHOLE:
                 over -= saved(part, form, bounds)
                 stays[at] = stay
     if over > 0:
@@ -213,17 +213,17 @@ def _lines(exchange: Exchange, notes: Sequence[str], form: Form, bounds: Bounds)
 
 
 def _results(
-    exchange: Exchange, stay: Stays, images_left: int | None, form: Form, bounds: Bounds
+    exchange: Exchange, stay: Retention, images_left: int | None, form: Form, bounds: Bounds
 ) -> tuple[Result, ...]:
     """The results as they are shown; those that are shown whole are the same objects, and so are all of them."""
     shown: list[Result] = []
     for result in reversed(exchange.results):
         content = short = form.content_of(result)
         place = None
-        if stay is not Stays.WHOLE:
+        if stay is not Retention.WHOLE:
             place = place_of(result, form)
             if not place.gone:
-                handle = place.handle if stay is Stays.ARCHIVED and bounds.handles else None
+                handle = place.handle if stay is Retention.ARCHIVED and bounds.handles else None
                 line = in_place_of(content, result.call.name, handle, bounds)
                 if images(content) or bounds.count(line) < bounds.count(texts(content)):
                     short = line
@@ -236,7 +236,7 @@ def _results(
                 place = place or place_of(result, form)
                 short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
         if place is not None and short is not content:
-            put_in_place(result, short, place.handle, gone=stay is not Stays.WHOLE)
+            put_in_place(result, short, place.handle, gone=stay is not Retention.WHOLE)
             result = form.with_content(result, short)
         shown.append(result)
     changed = any(new is not old for new, old in zip(reversed(shown), exchange.results, strict=True))
@@ -248,14 +248,16 @@ def handle_of(result: Result, form: Form) -> str:
     return place_of(result, form).handle
 
 
-def _images_left(parts: Sequence[Part], stays: Mapping[int, Stays], form: Form, bounds: Bounds) -> Mapping[int, int]:
+def _images_left(
+    parts: Sequence[Part], stays: Mapping[int, Retention], form: Form, bounds: Bounds
+) -> Mapping[int, int]:
     """Index of an exchange that stays whole -> how many images of its results stay, the newest of all first."""
     if bounds.images is None:
         return {}
     left, found = bounds.images, dict[int, int]()
     for at in sorted(stays, reverse=True):
         part = parts[at]
-        if stays[at] is Stays.WHOLE and isinstance(part, Exchange):
+        if stays[at] is Retention.WHOLE and isinstance(part, Exchange):
             found[at] = left
             left = max(0, left - sum(images(form.content_of(result)) for result in part.results))
     return found

@@ -33,7 +33,7 @@ def estimated(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits in tokens; None: none."""
+    """Limits in tokens; None means unlimited."""
 
     result: int | None = None
     """Longest tool result."""
@@ -44,7 +44,7 @@ class Bounds:
     images: int | None = None
     """Images in results that stay, newest first."""
     handles: bool = True
-    """Whether what is left out can be had back by a tool `recall`, which is then named."""
+    """Whether a tool `recall` brings back what is left out; placeholders then name it."""
     count: Callable[[str], int] = estimated
     """Tokens of a text."""
 
@@ -59,7 +59,7 @@ UNBOUNDED = Bounds()
 
 
 def in_place_of(content: Content, name: str, handle: str | None, bounds: Bounds) -> str:
-    """What stands in the place of a result: what it was, how long, and its handle, if it can be had back."""
+    """Placeholder of a result: its tool, its length, and its handle, if it can be recalled."""
     pictures = sum(is_image(part) for part in content) if content and not isinstance(content, str) else 0
     sizes = f"{bounds.count(texts(content)):,} tokens" + (f" and {pictures} images" if pictures else "")
     back = "" if handle is None else f'; recall("{handle}") shows it'

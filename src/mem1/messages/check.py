@@ -1,4 +1,4 @@
-"""Whether a provider would accept a conversation: the rules of pairing and order, read from the messages alone.
+"""Checks whether a provider would accept a conversation: the rules of pairing and order, read from the messages alone.
 
     check([{"role": "user", ...}, {"role": "tool", ...}])    UserError: messages[1] answers 'a', which nothing called
 

@@ -81,7 +81,7 @@ def break_even(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int) -> int 
 
 
 def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> Iterator[float]:
-    """What each exchange costs, in the unit of the prices; a state is paid with the exchange before it."""
+    """Cost of each exchange, in the unit of the prices; a state is paid with the exchange before it."""
     context, readable, whole = sizes.prompt, 0.0, 0
 
     def call(tokens: float, output: float) -> float:

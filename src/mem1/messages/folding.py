@@ -31,7 +31,7 @@ from mem1.messages.assembly import Assembled, assemble, fitted, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
 from mem1.messages.forms import form_of
 from mem1.messages.ours import put_behind
-from mem1.messages.selecting import Seen, Stays, selected
+from mem1.messages.selecting import Retention, Seen, selected
 from mem1.messages.transcript import (
     ASK,
     Exchange,
@@ -64,14 +64,14 @@ NOTES = (
 )
 """Instruction for memories of notes."""
 _ALL_NOTES = "notes"
-"""What `recall` takes for a handle of all notes."""
+"""Handle of all notes for `recall`."""
 _NEARLY = 0.8
 """Share of the state's bound from which on notes are written anew, so that none is cut off before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
-    """What the model should see, and what was left out of it."""
+    """The model's next messages, and what was left out of them."""
 
     messages: list[Message]
     conversation: Transcript
@@ -212,7 +212,7 @@ def folded(
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
     chosen = selected(parts, state, boundary, _bounded(policy, bounds), form, bounds, pending)
     stays, instruction = chosen.stays, instruction_of(policy)
-    shown: dict[tuple[int, Stays, int | None], tuple[Result, ...]] = {}
+    shown: dict[tuple[int, Retention, int | None], tuple[Result, ...]] = {}
 
     def assembled() -> Assembled:
         return assemble(transcript.system, parts, chosen, state, instruction, form, bounds, shown)
@@ -231,8 +231,8 @@ def folded(
         state=found.block,
         state_tokens=found.state_tokens,
         left_out=found.left_out,
-        dropped=sum(stay in (Stays.NOTHING, Stays.NOTES) for stay in stays.values()),
-        whole=sum(stay is Stays.WHOLE for stay in stays.values()),
+        dropped=sum(stay in (Retention.NOTHING, Retention.NOTES) for stay in stays.values()),
+        whole=sum(stay is Retention.WHOLE for stay in stays.values()),
         due=chosen.due,
         wanted_tokens=chosen.wanted_tokens,
         waits=any(part.pending for part in found.transcript.parts if isinstance(part, Exchange)),

@@ -62,7 +62,7 @@ RECALL_TOOL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What a memory did before a call of the model. Tokens are estimates, corrected by what the provider reported."""
+    """A memory's record of one call of the model. Tokens are estimates, corrected by what the provider reported."""
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
@@ -143,7 +143,7 @@ class Memory:
         beside: int = 0,
         owner: str = "",
     ) -> list[Message]:
-        """What the model should see next; it may be asked for a state first. Raises UserError as `fold` does.
+        """Returns the model's next messages; it may be asked for a state first. Raises UserError as `fold` does.
 
         `write`: for this call alone, where model, tools or settings change from call to call. `beside`: tokens that are
         sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
@@ -282,7 +282,7 @@ class Memory:
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: _Now, reply: Any) -> _Now:
-        """What the reply makes of a request: a conversation with a state; or a second request, and then none."""
+        """Returns the result of a request for a state: a conversation with it; or a second request, and then none."""
         state, why = state_in(reply, self.form)
         if not state:
             if now.request is not None and not now.tried:
@@ -394,7 +394,7 @@ class Memory:
 
 
 def _advice(k: int, turn: int | None) -> str:
-    """`turn`: the exchange from which on folding every `k` exchanges is cheaper; None: none."""
+    """`turn`: the exchange from which on folding every `k` exchanges is cheaper, if any."""
     if turn is None:
         return f"Appending is cheaper for {HORIZON} exchanges and more."
     return f"Folding every {k} exchanges is cheaper than appending from exchange {turn} on."
@@ -412,14 +412,14 @@ class _Now:
     """Those of the previous call."""
     owner: str
     known: _Known
-    """What was known before this call."""
+    """The record before this call."""
     log: Sequence[Message]
     """The messages, with the newest state."""
     found: Folded
-    """What the model would see now."""
+    """The model's messages as they would be now."""
     pending: tuple[str, ...]
     request: list[Message] | None = None
-    """For a state; None: none is due."""
+    """For a state, if one is due."""
     write: Callable[[list[Message]], Any] | None
     beside: int
     """Tokens sent with the messages."""
@@ -433,7 +433,7 @@ class _Now:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What is known of a conversation after a call."""
+    """The record of a conversation after a call."""
 
     state: str | None = None
     """As it was shown."""
@@ -452,7 +452,7 @@ class _Known:
 
 
 class _Prompt(list[Message]):
-    """What the model should see, with the name of the conversation of which it is."""
+    """The model's next messages, with the name of their conversation."""
 
     key: str
 
@@ -466,4 +466,4 @@ class _Shown:
 
 
 _SHOWN_HERE: ContextVar[Mapping[Memory, _Shown]] = ContextVar("mem1_shown_here")
-"""What each memory showed last in this thread or task."""
+"""The last messages of each memory in this thread or task."""

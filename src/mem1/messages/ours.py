@@ -1,4 +1,4 @@
-"""What mem1 has put into conversations itself: known by digests of what was shown, never by how a text looks.
+"""Texts that mem1 has put into conversations itself: known by digests of what was shown, never by how a text looks.
 
 A folded conversation may come back: folded once more, or as the history of an agent that keeps only what was shown.
 What mem1 added to it is then taken out again, and what it left out keeps its name. The latest digests are kept, in this
@@ -48,7 +48,7 @@ def put_in_place(result: Result, content: Content, handle: str, *, gone: bool) -
 
 
 def place_of(result: Result, form: Form) -> Place:
-    """What a result stands for: itself, or what was shown less of."""
+    """The result behind a shortened one, or itself."""
     digest = digest_of(result, form.content_of(result))
     return _PLACES.get(digest) or Place(f"r{digest[:8]}", False)
 
@@ -60,7 +60,7 @@ def put_behind(shown: Transcript, added: Added, form: Form) -> None:
 
 
 def found_in(transcript: Transcript, form: Form) -> Added | None:
-    """What was added to messages that begin with some that were shown."""
+    """The messages added to those that were shown."""
     if not any(_HOLDERS.get(hashed(text)) for text in _users(transcript)):
         return None
     found = (_ADDED.get(name) for name in reversed(_names(form.write(transcript))))

@@ -25,8 +25,8 @@ _NOTE_CHARACTERS = 400
 _ARGUMENTS_SHOWN = 80
 
 
-class Stays(Enum):
-    """What stays of an exchange."""
+class Retention(Enum):
+    """The part of an exchange that is kept."""
 
     WHOLE = "whole"
     ARCHIVED = "archived"
@@ -39,9 +39,9 @@ class Stays(Enum):
 
 
 class Selected(NamedTuple):
-    """What a memory makes of a conversation."""
+    """A memory's choice in a conversation."""
 
-    stays: dict[int, Stays]
+    stays: dict[int, Retention]
     """Index of each exchange among the parts -> what stays of it."""
     notes: Mapping[int, tuple[str, ...]]
     """Index of an exchange that leaves notes -> their texts."""
@@ -66,7 +66,7 @@ def selected(
 
     What waits for a result stays whole, and the memory does not see it.
     """
-    stays = {at: Stays.WHOLE for at, part in enumerate(parts) if isinstance(part, Exchange)}
+    stays = {at: Retention.WHOLE for at, part in enumerate(parts) if isinstance(part, Exchange)}
     finished = [at for at in stays if not waits(parts[at], pending)]
     seen = {at: Seen(parts[at], form, bounds) for at in finished}  # type: ignore[arg-type]  # exchanges, all of them
     turns: list[Seen | _State] = list(seen.values())
@@ -84,13 +84,13 @@ def selected(
         if whole.keys() - kept.keys():
             due, kept = True, whole
     notes = dict[int, tuple[str, ...]]()
-    dropped = Stays.ARCHIVED if RECALL in policy.asks else Stays.MASKED
+    dropped = Retention.ARCHIVED if RECALL in policy.asks else Retention.MASKED
     for at, turn in seen.items():
         one = kept.get(id(turn))
         if one is None:
-            stays[at] = Stays.NOTHING
+            stays[at] = Retention.NOTHING
         elif one.only_notes is not None:
-            stays[at], notes[at] = Stays.NOTES, tuple(turn.notes[position] for position in one.only_notes)
+            stays[at], notes[at] = Retention.NOTES, tuple(turn.notes[position] for position in one.only_notes)
         elif not one.result:
             stays[at] = dropped
     cut = kept[id(written)].state_tokens if id(written) in kept and STATE in policy.asks else None

@@ -1,4 +1,4 @@
-"""What tells conversations apart, and points in them; and a mapping that keeps what is known of the latest.
+"""Keys of conversations and of points in them, and a mapping that keeps the records of the latest.
 
 keys_of(messages)        one per message: the hash of everything up to and including it, in whole
 newest(known, keys)      what is known at the last of these points at which something is

@@ -1,4 +1,4 @@
-"""What an agent's messages consist of, whatever their form: a system message, messages of the user, and exchanges.
+"""Parts of an agent's messages in any form: a system message, messages of the user, and exchanges.
 
     system | user: find the mayor of Oslo | assistant: search(...) | tool: ...       messages
     system | User                         | Exchange                                 parts
@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a call returned."""
+    """The result of a call."""
 
     call: Call
     message: Message
@@ -58,7 +58,7 @@ class User(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """What the model said in one turn, and the results of all its calls."""
+    """The model's turn and the results of all its calls."""
 
     said: tuple[Message, ...]
     calls: tuple[Call, ...] = ()

@@ -31,7 +31,7 @@ Phase = Literal["head", "body", "idle", "work"]
 """Phase of a connection: the first two wait for the rest of a request, "idle" for the next one."""
 
 
-class Door:
+class ConnectionLimit:
     """Limits the number of connections of one server."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -69,12 +69,12 @@ class Door:
 
 
 class Listener(socket.socket):
-    """A listening socket that accepts connections while the door has room."""
+    """A listening socket that accepts connections while the limit has room."""
 
-    def __init__(self, bound: socket.socket, door: Door) -> None:
+    def __init__(self, bound: socket.socket, limit: ConnectionLimit) -> None:
         """Takes the place of `bound`."""
         super().__init__(bound.family, bound.type, bound.proto, fileno=bound.detach())
-        self._door = door
+        self._limit = limit
         self._accepted = False
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
         """A spare descriptor, given up to refuse a connection when there is no other."""
@@ -90,10 +90,10 @@ class Listener(socket.socket):
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            self._door.make_room()
+            self._limit.make_room()
             self._turn_away_without_descriptors()
             raise BlockingIOError from error
-        if not self._door.enter():
+        if not self._limit.enter():
             _turn_away(connection)
             raise BlockingIOError
         self._accepted = True
@@ -127,9 +127,9 @@ def _turn_away(connection: socket.socket) -> None:
 class Connection(H11Protocol):
     """One connection to a client."""
 
-    def __init__(self, *args: Any, door: Door, **options: Any) -> None:
+    def __init__(self, *args: Any, limit: ConnectionLimit, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._door, self._bounds = door, door.bounds
+        self._limit, self._bounds = limit, limit.bounds
         self._phase: Phase | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
@@ -157,7 +157,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop(self._deadline)
         self._stop(self._stalled)
-        self._door.left(self)
+        self._limit.left(self)
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -167,7 +167,7 @@ class Connection(H11Protocol):
             return
         self._phase = phase
         self._stop(self._deadline)
-        self._door.waits(self, phase != "work")
+        self._limit.waits(self, phase != "work")
         seconds = {"head": self._bounds.head_s, "body": self._bounds.body_s, "idle": self._bounds.idle_s}
         if phase != "work":
             self._deadline = self.loop.call_later(seconds[phase], self._too_late)

@@ -56,10 +56,10 @@ class ClientGone(Exception):
     """The client has hung up, and nobody reads the answer."""
 
 
-class Room:
+class CapacityLimit:
     """Upper limit on what all requests together hold at a time.
 
-    room = Room(4096, "queries")
+    room = CapacityLimit(4096, "queries")
     with room.holding(32): ...         Refused with 503 where 4,096 would be exceeded
     """
 
@@ -78,7 +78,7 @@ class Room:
             self._held -= size
 
 
-async def read_body(request: Request, *, largest: int, instead: str, room: Room) -> bytes:
+async def read_body(request: Request, *, largest: int, instead: str, room: CapacityLimit) -> bytes:
     """Read the body piece by piece, so that one that is too large is refused before it is in memory.
 
     room    limit on the bytes of all requests being read

@@ -264,10 +264,10 @@ def make_server(
     """
     import uvicorn
 
-    from mem1.net.connections import Connection, Door, Listener
+    from mem1.net.connections import Connection, ConnectionLimit, Listener
 
-    door = Door(bounds)
-    listener = Listener(bound, door)
+    limit = ConnectionLimit(bounds)
+    listener = Listener(bound, limit)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -283,7 +283,7 @@ def make_server(
     return Server(
         uvicorn.Config(
             Guard(app, hosts, accepts),
-            http=partial(Connection, door=door),  # type: ignore[arg-type]
+            http=partial(Connection, limit=limit),  # type: ignore[arg-type]
             loop="asyncio",
             ws="none",
             lifespan="off",

@@ -145,7 +145,7 @@ def choose_attention(wanted: str, device: torch.device, *, gradients: bool = Tru
 
 
 def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torch.device | str = "cpu") -> Plan:
-    """What attention needs to know of a tree, computed once and used by every layer."""
+    """The layout of a tree for attention, computed once and used by every layer."""
     if backend == "dense":
         return Dense(visible=visible(tree).to(device))
     if backend == "flex":

@@ -46,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pack:
-    """What one forward pass computes."""
+    """The work of one forward pass."""
 
     trajectories: tuple[Trajectory, ...]
     """The pieces as trajectories."""

@@ -34,9 +34,9 @@ from starlette.concurrency import run_in_threadpool
 
 from mem1.errors import UserError
 from mem1.net.requests import (
+    CapacityLimit,
     Refused,
     RequestMetrics,
-    Room,
     add_status_routes,
     answered,
     handle_refusals,
@@ -203,9 +203,9 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
     metrics = RequestMetrics("mem1_retriever", "queries")
     # one thread: searching an index in memory is computation, and a second thread would only take turns with it
     batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)
-    bodies = Room(limits.all_body_bytes, "bytes of requests")
-    queries = Room(limits.all_queries, "queries")
-    passages = Room(limits.all_passages, "passages")
+    bodies = CapacityLimit(limits.all_body_bytes, "bytes of requests")
+    queries = CapacityLimit(limits.all_queries, "queries")
+    passages = CapacityLimit(limits.all_passages, "passages")
 
     async def answer(request: Request, wanted: SearchRequest) -> Response:
         k = wanted.topk or top_k

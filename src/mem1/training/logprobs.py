@@ -72,7 +72,7 @@ def flat_logprobs(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scores:
-    """What a policy computes for M sampled tokens."""
+    """A policy's outputs for M sampled tokens."""
 
     logprobs_M: Tensor
     """With gradient."""

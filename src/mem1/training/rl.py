@@ -75,7 +75,7 @@ class RlStage:
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """What a checkpoint must hold besides the policy and the optimisers."""
+        """State for a checkpoint besides the policy and the optimisers."""
         return self.networks.modules
 
     @property

@@ -99,7 +99,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What `on_step` receives after every step."""
+    """Argument of `on_step` after every step."""
 
     stage: str
     step: int
@@ -119,7 +119,7 @@ class Finished:
     complete: bool
     """False: stopped on request; a checkpoint was written, and `--resume` continues."""
     where: str
-    """What it had done last: "after step 12 of 40 of [sft]"."""
+    """Its last progress: "after step 12 of 40 of [sft]"."""
 
 
 def make_rollout(
@@ -318,7 +318,7 @@ class _Run:
         return True
 
     def _belonging(self, stage: Stage) -> dict[str, Any]:
-        """What belongs to a checkpoint besides model and optimisers."""
+        """State for a checkpoint besides model and optimisers."""
         return {
             "modules": stage.modules,
             "fingerprint": self.folder.fingerprint,

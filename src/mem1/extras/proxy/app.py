@@ -4,9 +4,9 @@
                                                byte by byte as the upstream sends it
     everything else                            handed through
 
-Whatever is in doubt goes on as it came, and a line on stderr says why: a body that is no request of the API, one that
-is too large, messages that cannot be folded, a model that writes no state. A folded request that the upstream refuses
-(400, 413 or 422) is sent once more as it came; where that works, the conversation is no longer folded.
+Anything unrecognised is forwarded unchanged, and a line on stderr says why: a body that is no request of the API, one
+that is too large, messages that cannot be folded, a model that writes no state. A folded request that the upstream
+refuses (400, 413 or 422) is sent once more as it came; where that works, the conversation is no longer folded.
 
     mem1-prompt: folded                        header of an answer whose prompt was folded; "whole": of any other
     mem1-state-usage: {"calls": 1, ...}        tokens of the requests for states that were sent before the client's own;
@@ -35,7 +35,7 @@ from mem1.messages import Event, Memory
 from mem1.messages.sessions import Latest
 from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line
-from mem1.net.requests import ClientGone, Refused, Room
+from mem1.net.requests import CapacityLimit, ClientGone, Refused
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -71,7 +71,7 @@ class Proxy:
         self.counts = Counts()
         self._upstream, self._limits = upstream, limits
         self._folding = Folding(upstream, memory, self.counts, events)
-        self._bodies = Room(limits.bodies, "bytes of requests")
+        self._bodies = CapacityLimit(limits.bodies, "bytes of requests")
         self._refused: Latest[bool] = Latest(_CONVERSATIONS)
         """Conversations whose folded prompt the upstream refused."""
 

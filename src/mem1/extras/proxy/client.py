@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from mem1.extras.proxy.upstream import Headers, passed_back
-from mem1.net.requests import ClientGone, Refused, Room
+from mem1.net.requests import CapacityLimit, ClientGone, Refused
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -27,7 +27,7 @@ class Body:
         self._ended = asyncio.Event()
         self._gone = False
 
-    async def read(self, most: int, room: Room, held: contextlib.ExitStack) -> bytes:
+    async def read(self, most: int, room: CapacityLimit, held: contextlib.ExitStack) -> bytes:
         """All of it, for which `held` keeps room until it is closed; `stream` has it still, unless it is forgotten.
 
         Raises Refused where it has more than `most` bytes or there is no room.

@@ -13,7 +13,7 @@ from mem1.training.gradients.samples import versions
 
 
 def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
-    """What they did and what it was worth; None where no attempt could be scored."""
+    """Metrics of behaviour and reward; None where no attempt could be scored."""
     scorable = [t for t in trajectories if t.ended.scorable]
     measured = dict.fromkeys(name for t in scorable for name in t.metrics)
     endings = Counter(str(t.ended) for t in trajectories)

@@ -1,4 +1,4 @@
-"""What tells from its metrics that a run of [rl] goes wrong: rules over the rows of metrics.jsonl, without state.
+"""Rules that flag an unhealthy run of [rl]: functions of the rows of metrics.jsonl, without state.
 
     rows = [{"step": 1, "entropy": 0.03, ...}, ..., {"step": 40, "entropy": 0.001, ...}]
     found(rows, RunWarnings(), Circumstances())   ->   [Finding("entropy", 0.0012, 36, "entropy has fallen to ...")]
@@ -25,7 +25,7 @@ DRIFT_FLOAT32, DRIFT_BFLOAT16 = 1e-3, 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a rule must know of the recipe."""
+    """The part of a recipe that rules read."""
 
     steps: int | None = None
     """Steps of the phase; None: unknown."""
@@ -56,7 +56,7 @@ Values = Sequence[tuple[int, float]]
 
 
 def found(rows: Sequence[Row], limits: RunWarnings, circumstances: Circumstances) -> list[Finding]:
-    """What is wrong after the last of these rows, which are those of one phase from its first step."""
+    """Returns the warnings due after the last of these rows, those of one phase from its first step."""
     if "all" in limits.off:
         return []
     findings = (rule(rows, limits, circumstances) for name, rule in RULES.items() if name not in limits.off)

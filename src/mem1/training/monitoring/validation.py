@@ -36,7 +36,7 @@ BEST = "best"
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """What is attempted, and when."""
+    """Tasks of a validation, and its steps."""
 
     every: int
     """Steps between validations."""

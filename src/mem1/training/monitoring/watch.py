@@ -1,4 +1,4 @@
-"""Watches a run while it trains: what `run_warnings` finds, and writers that fail, is said once and kept.
+"""Watches a run while it trains: reports each warning of `run_warnings`, and each failing writer, once and records it.
 
 A line of runs/quick/warnings.jsonl:
 

@@ -32,7 +32,7 @@ REMEMBERED = "writers.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRun:
-    """What a writer is told of its run."""
+    """Facts about a run for its writers."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -45,7 +45,7 @@ class WrittenRun:
         return self.folder.resolve().name
 
     def recall(self, writer: str) -> dict[str, Any]:
-        """What the writer of this name has remembered in the run's folder; empty at the start."""
+        """Returns the record of this writer in the run's folder; empty at the start."""
         path = self.folder / REMEMBERED
         return json.loads(path.read_bytes()).get(writer, {}) if path.is_file() else {}
 
@@ -94,7 +94,7 @@ class TensorBoard:
 
 
 def check_writers(names: Sequence[str]) -> str:
-    """What was found. Raises UserError where one's library is not installed; names the extra of mem1 that brings it."""
+    """Returns a line of what was found. Raises UserError where a library is missing; names the extra that brings it."""
     for name in names:
         library = getattr(register.writer.get(name), "library", None)
         if library is not None and find_spec(library) is None:

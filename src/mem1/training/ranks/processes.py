@@ -181,7 +181,7 @@ def _under_torchrun() -> bool:
 
 
 def own_device(device: str, machine: Machine | None = None) -> Device:
-    """What `joined` chooses for this process."""
+    """The choice of `joined` for this process."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if _under_torchrun() else None
     return choose(device, machine or Machine.here(), training=True, local_rank=local_rank)
 
