@@ -52,7 +52,7 @@ from mem1.training.verify import compute, step_checks
 
 LIMIT = 1e-10
 """Relative; gradients in float64."""
-DOCS = Path(__file__).parents[2] / "docs" / "correctness.md"
+DOCS = Path(__file__).parents[2] / "research" / "defects.md"
 SEARCH = "<IS> Q1 Oslo </IS> <query> mayor of Oslo </query>"
 ANSWER = "<IS> done </IS> <answer> Oslo </answer>"
 

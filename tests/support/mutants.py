@@ -5,7 +5,7 @@ the right one as first argument. `tests/house/test_mutants.py` shows that the na
 
     with applied(mutant) as calls: ...      calls: one entry each time that the mutant was reached
 
-docs/correctness.md lists them. Where a defect was reported: "MEM1, n" is number n of the defects of the published
+research/defects.md lists them. Where a defect was reported: "MEM1, n" is number n of the defects of the published
 code there; the others are issues of the projects named.
 """
 
