@@ -24,6 +24,7 @@ import mem1
 SOURCES = Path(mem1.__file__).parent
 METHODS = ("match", "fullmatch", "search", "findall", "finditer", "split", "sub", "subn")
 FUNCTIONS = {f"re.{how}" for how in ("compile", *METHODS)}
+_MAY_USE = re.compile(rf"\bre\b|\.({'|'.join(METHODS)})\(")
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,11 @@ class Use:
 
 def uses() -> list[Use]:
     """All patterns of the sources, in the order of their modules."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCES.rglob("*.py"))}
-    calls = [(path, node) for path, tree in trees.items() for node in ast.walk(tree) if _method(node)]
-    return [use for path, tree in trees.items() for use in _uses_of(path, tree, calls)]
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py"))}
+    trees = {path: ast.parse(text) for path, text in texts.items() if _MAY_USE.search(text)}
+    nodes = {path: list(ast.walk(tree)) for path, tree in trees.items()}
+    calls = [(path, node) for path, found in nodes.items() for node in found if _method(node)]
+    return [use for path, tree in trees.items() for use in _uses_of(path, tree, nodes[path], calls)]
 
 
 def _method(node: ast.AST) -> str:
@@ -51,16 +54,18 @@ def _method(node: ast.AST) -> str:
     return node.func.attr if node.func.attr in METHODS else ""
 
 
-def _uses_of(path: Path, tree: ast.Module, calls: Sequence[tuple[Path, Any]]) -> Iterator[Use]:
-    assert not any(isinstance(node, ast.ImportFrom) and node.module == "re" for node in ast.walk(tree)), path
+def _uses_of(
+    path: Path, tree: ast.Module, nodes: Sequence[ast.AST], calls: Sequence[tuple[Path, Any]]
+) -> Iterator[Use]:
+    assert not any(isinstance(node, ast.ImportFrom) and node.module == "re" for node in nodes), path
     room = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
-    assigned = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    ]
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
     variables = {id(node.value): ast.unparse(node.targets[0]) for node in assigned}
     constants = {id(node.value) for node in assigned if node in tree.body}
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func) in FUNCTIONS):
+    for node in nodes:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if ast.unparse(node.func) not in FUNCTIONS:
             continue
         how, own = ast.unparse(node.func).removeprefix("re."), variables.get(id(node))
         if own is not None and how == "compile":
