@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.tasks import TasksConfig, as_source
 from mem1.errors import UserError, suggestion
 from mem1.evaluation.metrics import Row
+from mem1.model_folder import asset
 from mem1.protocol import PAPER, Tags, vocabulary
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.recipe import Recipe
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 def recipe_folder() -> Path:
     """The shipped recipes: inside the installed package, or at the root of the repository."""
-    installed = Path(str(resources.files("mem1"))) / "assets" / "recipes"
-    return installed if installed.is_dir() else Path(str(resources.files("mem1"))).parents[1] / "recipes"
+    installed = asset("recipes")
+    return installed if installed.is_dir() else installed.parents[3] / "recipes"
 
 
 def find_recipe(name: str | Path) -> Path:

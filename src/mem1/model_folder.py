@@ -1,5 +1,6 @@
 """Models on this machine, in a folder or in Hugging Face's cache; nothing is downloaded and no pickle is opened.
 
+asset("stand-in")                       the folder of that name in the package
 cached_snapshot("Qwen/Qwen2.5-7B-Instruct")
 ->  ~/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/a09a...
 model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
@@ -14,6 +15,7 @@ import hashlib
 import importlib.util
 import os
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +25,11 @@ from mem1.errors import UserError
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FOLDERS = ("models", "runs", "checkpoints", "weights")
 """Common names of local folders; no owner on Hugging Face has one."""
+
+
+def asset(name: str) -> Path:
+    """A folder that comes with the package: a shipped policy, a tokenizer, the recipes."""
+    return Path(str(resources.files("mem1"))) / "assets" / name
 
 
 def cached_snapshot(name: str) -> Path | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,13 +16,14 @@ from mem1.api import load_recipe
 from mem1.cli.main import app, ended_by
 from mem1.engines.out_of_memory import memory_named
 from mem1.errors import UserError
-from mem1.planning.fits import check_fits
+from mem1.planning.fits import advise, check_fits
 from mem1.planning.gpus import cluster
 from mem1.planning.models import known
-from mem1.planning.plan import make_plan
+from mem1.planning.plan import Steps, make_plan
 from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
+from mem1.recipe.supervised import Sft
 from mem1.records import Task
 from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
@@ -54,6 +57,20 @@ def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_
     assert said.startswith(f"{L4} has {free / 1e9:.1f} GB free, but [rl] needs {least / 1e9:.1f} GB for weights, ")
     assert 'alone, 0.1 GB more; set distributed.mixed_precision = "bf16", ' in said
     assert "GB)" in said
+
+
+def test_a_step_is_taken_once_for_all_changes_that_leave_it_as_it_is(recipe: Recipe):
+    steps = Steps()
+    warmed = recipe.model_copy(update={"sft": Sft(tokens=256, pack_tokens=256, objectives=(1,))})
+    h100 = cluster("H100")
+    make_plan(warmed, gpus=h100, steps=steps)
+    assert [stage for stage, _ in steps] == ["sft", "rl"]
+    changes = advise(warmed, gpus=replace(h100, gpu=replace(h100.gpu, memory_gb=1e-3)), steps=steps)
+    taken = ["mixed_precision", "activation_checkpointing", "critic", "reference_offload", "cpu_offload", "[lora]"]
+    assert [change.what.split(" ")[0].rpartition(".")[2] for change in changes] == taken
+    assert not any(change.fits for change in changes)
+    # two of precision, two of checkpoints, two of adapters; that of a critic leaves sft, those of offloading leave both
+    assert Counter(stage for stage, _ in steps) == {"sft": 4, "rl": 5}
 
 
 def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: Recipe):

@@ -15,8 +15,7 @@ from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.errors import UserError
 from mem1.planning.models import known, small
-from mem1.planning.preflight import checks
-from mem1.planning.smoke_step import rehearse
+from mem1.planning.preflight import checks, rehearse
 from mem1.recipe.recipe import Recipe
 from mem1.registry import register
 from mem1.retrieval import BM25

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
 from mem1.evaluation.tokens import attempt_cost, cached_by_turn, peak_tokens
 from mem1.memory import MemoryPolicy, memory_policy
+from mem1.model_folder import asset
 from mem1.prices import PriceClass
 from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory
@@ -167,4 +167,4 @@ def _with_summary(tags: Tags) -> Tags:
 
 
 def _stand_in() -> Codec:
-    return Codec.load(Path(str(resources.files("mem1"))) / "assets" / STAND_IN)
+    return Codec.load(asset(STAND_IN))

@@ -57,14 +57,14 @@ def command(
     sizes = {"prompt": prompt, "state": state, "action": action, "result": result, "turns": turns}
     from mem1.planning.fits import advise
     from mem1.planning.gpus import cluster
-    from mem1.planning.plan import make_plan, record
+    from mem1.planning.plan import Steps, make_plan, record
 
-    known = _attempts(run, sizes)
+    known, steps = _attempts(run, sizes), Steps()
     named = None if gpus is None else cluster(gpus)
-    plan = make_plan(config, gpus=named, server_gpus=server_gpus, attempts=known)
+    plan = make_plan(config, gpus=named, server_gpus=server_gpus, attempts=known, steps=steps)
     advice = None
     if named is not None and not plan.fits:
-        advice = advise(config, gpus=named, server_gpus=server_gpus, attempts=known)
+        advice = advise(config, gpus=named, server_gpus=server_gpus, attempts=known, steps=steps)
     if as_json:
         from dataclasses import asdict
 

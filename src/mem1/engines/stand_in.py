@@ -15,16 +15,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.codec import Codec
+from mem1.engines.config import STAND_IN
 from mem1.engines.tool_calls import HERMES
 from mem1.messages.transcript import ASK
+from mem1.model_folder import asset
 
 _BEGIN, _END = "<|im_start|>", "<|im_end|>"
 _PAGES = 12
@@ -34,11 +34,10 @@ _FINAL = "submit"
 
 def stand_in_chat() -> ChatMessages:
     """How its messages are written."""
-    folder = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
-    tokenizer = Tokenizer.from_str(Codec.load(folder).tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(Codec.load(asset(STAND_IN)).tokenizer.to_str())
     tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in (_BEGIN, _END)])
     return ChatMessages(
-        codec=Codec(tokenizer), write=_written, calls=HERMES, end=_END, where="the stand-in", name="stand-in"
+        codec=Codec(tokenizer), write=_written, calls=HERMES, end=_END, where="the stand-in", name=STAND_IN
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from mem1.engines.out_of_memory import ANSWERING, memory_named
 from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
+from mem1.model_folder import asset
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.rollout import GENERAL_COMPLETION, RolloutPort
@@ -168,7 +168,7 @@ def tokenizer_folder(given: str | None, model: str) -> Path:
     from mem1.policy.folders import policy_folder
 
     if given == STAND_IN:
-        return Path(str(resources.files("mem1"))) / "assets" / STAND_IN
+        return asset(STAND_IN)
     folder = policy_folder(model if given is None else given)
     if given is not None or (folder / "tokenizer.json").is_file():
         return folder

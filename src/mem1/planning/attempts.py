@@ -52,22 +52,22 @@ class StepTokens:
     """Tokens of one rollout and of the passes over it; each sampled token is trained once."""
 
     attempts: int
-    calls: int
-    """Model calls, one per turn and summary."""
-    prefill: int
-    """Context tokens, without reuse of cached prefixes."""
     sampled: int
-    prefill_pairs: int
-    """(token, visible token) pairs of the contexts."""
-    sampled_pairs: int
-    """(token, visible token) pairs of the sampled tokens."""
     longest: int
     """Tokens of the longest context with its completion."""
     trained: int
     """Tokens of all packs, shared ones once where they are packed."""
-    packs: int
     largest_pack: int
     """Tokens of the largest pack."""
+    packs: int = 1
+    calls: int = 0
+    """Model calls, one per turn and summary."""
+    prefill: int = 0
+    """Context tokens, without reuse of cached prefixes."""
+    prefill_pairs: int = 0
+    """(token, visible token) pairs of the contexts."""
+    sampled_pairs: int = 0
+    """(token, visible token) pairs of the sampled tokens."""
 
 
 def framing(config: Recipe) -> int:
@@ -96,6 +96,12 @@ def limits(config: Recipe, objectives: int) -> Sizes:
     return even_sizes(
         prompt=prompt, state=budget // 2, action=budget - budget // 2, result=max(1, min(result, room)), turns=turns
     )
+
+
+def largest_attempt(config: Recipe) -> Sizes:
+    """The same for the largest tasks of its reinforcement learning, or of its demonstrations."""
+    trained = [n for phase in config.rl.curriculum for n in phase.objectives] if config.rl is not None else ()
+    return limits(config, max(trained or config.demonstrated or config.evaluation.objectives))
 
 
 def made_groups(policy: MemoryPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
@@ -192,7 +198,7 @@ def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pa
     total = rl.tasks_per_step * rl.group_size
     if known.recorded:
         return _step(known.recorded, rl, scale=total / len(known.recorded))
-    sizes = known.sizes or limits(config, max(n for phase in rl.curriculum for n in phase.objectives))
+    sizes = known.sizes or largest_attempt(config)
     made = min(rl.tasks_per_step, TASKS_MADE)
     first = rl.curriculum[0].memory or config.memory
     found = []

@@ -1,6 +1,6 @@
 """Whether a recipe fits into a GPU, and which changes of the recipe make it fit.
 
-advise(config, gpus=cluster("H100"))          ->  changes added one after another until the plan fits
+advise(config, gpus=cluster("H100"), steps=steps)   ->  changes added one after another until the plan fits
 check_fits(config, free=20e9, device="cuda:0 (NVIDIA L4)")
     ->  UserError: cuda:0 (NVIDIA L4) has 20.0 GB free, but [rl] needs 121.9 GB for weights, gradients and optimiser
         alone, 101.9 GB more; ...                                                   it cannot work: refused
@@ -21,7 +21,7 @@ from mem1.errors import UserError
 from mem1.planning.attempts import Attempts
 from mem1.planning.gpus import Cluster, Gpu
 from mem1.planning.models import recipe_shape
-from mem1.planning.plan import USABLE, make_plan
+from mem1.planning.plan import USABLE, Steps, make_plan
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
@@ -40,16 +40,18 @@ class Change:
 
 
 def advise(
-    config: Recipe, *, gpus: Cluster, server_gpus: int = 1, attempts: Attempts | None = None
+    config: Recipe, *, gpus: Cluster, steps: Steps, server_gpus: int = 1, attempts: Attempts | None = None
 ) -> tuple[Change, ...]:
     """Changes added one after another until the plan fits: the last one does, or none suffices.
+
+    `steps`: those of the plan that does not fit; each that a change needs is taken once.
 
     Raises UserError as `make_plan` does.
     """
     found: list[Change] = []
     while (change := next(_changes(config), None)) is not None:
         what, config = change
-        plan = make_plan(config, gpus=gpus, server_gpus=server_gpus, attempts=attempts)
+        plan = make_plan(config, gpus=gpus, server_gpus=server_gpus, attempts=attempts, steps=steps)
         found.append(Change(what=what, peak=plan.peak, fits=bool(plan.fits)))
         if plan.fits:
             break
@@ -106,10 +108,11 @@ def check_fits(config: Recipe, *, free: float, device: str, ranks: int = 1) -> s
     # a plan fills a share of a GPU, and what is free is counted without what CUDA itself has taken
     gpu = Gpu(device, free / USABLE / 1e9, 1.0, 1.0, 1.0, "its rates are not used")
     gpus = Cluster(gpu=gpu, machines=1, per_machine=ranks + serving)
-    plan = make_plan(config, gpus=gpus)
+    steps = Steps()
+    plan = make_plan(config, gpus=gpus, steps=steps)
     if plan.fits:
         return None
-    change = _said(advise(config, gpus=gpus))
+    change = _said(advise(config, gpus=gpus, steps=steps))
     stage = max(plan.stages, key=lambda stage: stage.memory.least)
     least = stage.memory.least
     if least > free:

@@ -1,4 +1,4 @@
-"""The model of a recipe without its weights: transformers' configuration, and models that it makes.
+"""The model of a recipe without its weights: its tokenizer, transformers' configuration, and models that it makes.
 
     recipe_shape(config)                        ->  the model folder's config.json, or that of `[model.new]`
     known("models/Qwen2.5-7B")                  ->  the row of Qwen2.5-7B, by the folder's name
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
+from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.policy import load_config
@@ -74,6 +75,15 @@ def recipe_shape(config: Recipe) -> tuple[PretrainedConfig, str]:
     if (folder / "config.json").is_file():
         return load_config(folder), str(folder / "config.json")
     return known(str(folder)), "a table"
+
+
+def recipe_codec(config: Recipe) -> Codec | None:
+    """The tokenizer of a recipe's policy; None: it is missing, or will be trained on the tasks' texts."""
+    if (new := config.model.new) is not None:
+        tags = vocabulary(config.vocabulary)
+        return None if new.tokenizer == "bpe" else Codec(words_of(new.tokenizer, tags, new.labels))
+    folder = policy_folder(config.model.path or SHIPPED)
+    return Codec.load(folder) if (folder / "tokenizer.json").is_file() else None
 
 
 def made_model(shape: PretrainedConfig, *, seed: int = 0) -> PreTrainedModel:

@@ -1,6 +1,10 @@
 """What a recipe needs on given GPUs, as `mem1 plan` prints it.
 
-make_plan(config, gpus=cluster("8xH100"))  ->  memory, tokens, FLOPs and seconds per stage
+    make_plan(config, gpus=cluster("8xH100"))                   ->  memory, tokens, FLOPs and seconds per stage
+    make_plan(changed, gpus=cluster("8xH100"), steps=steps)     ->  the same, with the steps that `steps` has already
+
+A step on fake tensors takes seconds for a large model. `steps` keeps what was counted, so that plans of a recipe and of
+changes to it take each step once.
 """
 
 from __future__ import annotations
@@ -13,16 +17,15 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from mem1.errors import UserError
-from mem1.evaluation.tokens import config_shape
+from mem1.evaluation.tokens import model_shape
 from mem1.packing import split_into_packs
-from mem1.planning.attempts import Attempts, StepTokens, counted, limits, rl_attempts, sft_pieces
+from mem1.planning.attempts import Attempts, StepTokens, counted, largest_attempt, rl_attempts, sft_pieces
 from mem1.planning.fakes import OPTIMISER
 from mem1.planning.gpus import Cluster, passes_s, writing_s
 from mem1.planning.models import recipe_shape
 from mem1.planning.steps import Measured, measured
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
-from mem1.recipe.supervised import Recall
 from mem1.records import Trajectory
 
 USABLE = 0.9
@@ -32,6 +35,11 @@ KEPT_CHECKPOINTS = 3
 SAMPLER_TOKENS = 24576
 """Tokens of one batch of `engines/local.py`."""
 SAMPLING = "sampling"
+_COUNTED_ALL_THE_SAME = {"cpu_offload": False, "reference_offload": False}
+"""What a step is not asked about: a plan takes off what is in the machine's main memory."""
+
+Steps = dict[tuple[str, str], Measured]
+"""What was counted in a step, by its stage and by the part of the recipe that it depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +113,16 @@ class Plan:
 
 
 def make_plan(
-    config: Recipe, *, gpus: Cluster | None = None, server_gpus: int = 1, attempts: Attempts | None = None
+    config: Recipe,
+    *,
+    gpus: Cluster | None = None,
+    server_gpus: int = 1,
+    attempts: Attempts | None = None,
+    steps: Steps | None = None,
 ) -> Plan:
     """The plan of a recipe; `server_gpus` of the GPUs serve where its servers have GPUs of their own.
+
+    `steps`: those counted before, with the same GPUs and attempts; new ones are added.
 
     Raises UserError where its model is unknown or cannot be packed, it has no stage, or all GPUs serve.
     """
@@ -115,7 +130,7 @@ def make_plan(
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train ([recall], [sft] or [rl]), so there is nothing to plan")
     shape, source = recipe_shape(config)
-    planner = _Planner(config, shape, gpus, server_gpus)
+    planner = _Planner(config, shape, gpus, server_gpus, {} if steps is None else steps)
     stages = tuple(planner.stages(known))
     return Plan(
         config=config,
@@ -133,8 +148,10 @@ def make_plan(
 class _Planner:
     """A recipe on the given GPUs."""
 
-    def __init__(self, config: Recipe, shape: PretrainedConfig, gpus: Cluster | None, server_gpus: int) -> None:
-        self.config, self.shape, self.gpus = config, shape, gpus
+    def __init__(
+        self, config: Recipe, shape: PretrainedConfig, gpus: Cluster | None, server_gpus: int, steps: Steps
+    ) -> None:
+        self.config, self.shape, self.gpus, self.steps = config, shape, gpus, steps
         served = isinstance(config.rollout, ServerRollouts) and config.rl is not None
         self.server = config.rollout if isinstance(config.rollout, ServerRollouts) and served else None
         apart = server_gpus if self.server is not None and not self.server.sleep else 0
@@ -147,7 +164,7 @@ class _Planner:
         """Bytes of the largest checkpoint of the stages planned so far."""
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
-        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.parameters, self.matrices = sum(p.numel() for p in model.parameters()), model_shape(model)
 
     @property
     def half(self) -> bool:
@@ -165,15 +182,24 @@ class _Planner:
         """The stages in order, each with its largest tasks."""
         config = self.config
         if (recall := config.recall) is not None:
-            yield self._planned("recall", recall.steps, _recall_tokens(recall), (), more=False)
+            # rows with 8 tokens per pair, of which a quarter is predicted
+            length, all_tokens = 8 * max(recall.pairs), recall.tokens
+            tokens = StepTokens(
+                attempts=all_tokens // length,
+                sampled=all_tokens // 4,
+                longest=length,
+                trained=all_tokens,
+                largest_pack=all_tokens,
+            )
+            yield self._planned("recall", recall.steps, tokens, (), more=False)
         if (sft := config.sft) is not None:
             cap = min(sft.tokens, sft.pack_tokens)
             pieces = sft_pieces(config, tokens=cap)
             packs = split_into_packs(pieces, max_tokens=cap, whole=True)
             tokens = counted(pieces, packs, scale=sft.tokens / sum(len(pack.tree) for pack in packs))
             more = -(-sft.tokens // cap) // self.ranks > 1
-            largest = max(packs, key=lambda pack: len(pack.tree))
-            yield self._planned("sft", sft.steps, tokens, largest.trajectories, more=more)
+            pack = max(packs, key=lambda pack: len(pack.tree))
+            yield self._planned("sft", sft.steps, tokens, pack.trajectories, more=more)
         if (rl := config.rl) is not None:
             tokens, pack = rl_attempts(config, rl, known)
             more = tokens.packs // rl.minibatches // self.ranks > 1
@@ -182,7 +208,7 @@ class _Planner:
     def _planned(
         self, name: str, steps: int, tokens: StepTokens, pack: Sequence[Trajectory], *, more: bool
     ) -> StagePlan:
-        step = measured(self.config, self.shape, name, pack, ranks=self.ranks, more=more, gpu=self.gpus is not None)
+        step = self._step(name, pack, more=more)
         lasting = sum(size for part, size in step.resident.items() if part != "weights: sampling")
         self.checkpoint = max(self.checkpoint, lasting * self.ranks)
         server, flops = None, self._update_flops(name, tokens, step)
@@ -199,6 +225,17 @@ class _Planner:
             time=None if self.gpus is None else self._time(tokens, flops, self.gpus),
             server=server,
         )
+
+    def _step(self, stage: str, pack: Sequence[Trajectory], *, more: bool) -> Measured:
+        """A step of the stage on its largest pack: the same where recipes differ in other stages or in offloading."""
+        config = self.config
+        distributed = config.distributed and config.distributed.model_copy(update=_COUNTED_ALL_THE_SAME)
+        others = {name: None for name in ("recall", "sft", "rl") if name != stage}
+        key = stage, config.model_copy(update={"distributed": distributed, **others}).model_dump_json()
+        if key not in self.steps:
+            on_gpu = self.gpus is not None
+            self.steps[key] = measured(config, self.shape, stage, pack, ranks=self.ranks, more=more, gpu=on_gpu)
+        return self.steps[key]
 
     def _keys(self, tokens: int) -> int:
         """Bytes of the keys and values of so many tokens."""
@@ -269,7 +306,7 @@ class _Planner:
 
     def _sampling_flops(self, tokens: StepTokens) -> dict[str, int]:
         """FLOPs of the model calls, without reuse of cached prefixes."""
-        shape = config_shape(self.shape)
+        shape = self.matrices
         if shape is None:
             return {}
         pairs = 4 * shape.layers * shape.width
@@ -300,29 +337,12 @@ class _Planner:
         return seconds
 
 
-def _recall_tokens(recall: Recall) -> StepTokens:
-    """Rows with 8 tokens per pair, of which a quarter is predicted."""
-    length = 8 * max(recall.pairs)
-    return StepTokens(
-        attempts=recall.tokens // length,
-        calls=0,
-        prefill=0,
-        sampled=recall.tokens // 4,
-        prefill_pairs=0,
-        sampled_pairs=0,
-        longest=length,
-        trained=recall.tokens,
-        packs=1,
-        largest_pack=recall.tokens,
-    )
-
-
 def _sizes(config: Recipe, known: Attempts) -> str:
     if known.recorded:
         return f"{len(known.recorded)} recorded attempts"
     if known.sizes is None and config.rl is None:
         return "the recipe's own"
-    sizes = known.sizes or limits(config, max(n for phase in config.rl.curriculum for n in phase.objectives))  # type: ignore[union-attr]
+    sizes = known.sizes or largest_attempt(config)
     turn = sizes.turns[0]
     described = (
         f"{len(sizes.turns)} turns; tokens: prompt {sizes.prompt}, state {turn.state}, action {turn.action}, "

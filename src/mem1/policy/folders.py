@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from pathlib import Path
 
-from mem1.model_folder import cached_snapshot
+from mem1.model_folder import asset, cached_snapshot
 
 SHIPPED = "shipped"
 SHIPPED_NOTES = "shipped-notes"
@@ -30,7 +29,7 @@ def policy_folder(path: str | Path) -> Path:
     """
     name = SHIPPED_FOLDERS.get(str(path))
     if name is not None:
-        return Path(str(resources.files("mem1"))) / "assets" / name
+        return asset(name)
     if Path(path).exists():
         return Path(path)
     return cached_snapshot(str(path)) or Path(path)
