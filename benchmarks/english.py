@@ -20,7 +20,7 @@ from machine import commit, hardware
 
 from mem1.bench.suites import suite_of
 from mem1.protocol import PAPER
-from mem1.tasks.english.wording import notice_text, write
+from mem1.tasks.english.frames import notice_text, write
 from mem1.tasks.english.world import make_english_world
 
 ENGLISH = ("independent", "chain", "shared", "constraint", "update", "budget")

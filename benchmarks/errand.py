@@ -15,8 +15,7 @@ from statistics import mean, stdev
 from machine import commit
 
 from mem1.envs.base import Action
-from mem1.envs.webshop.errand import ErrandEnvironment, ErrandTasks
-from mem1.envs.webshop.goods import SLACKS
+from mem1.envs.webshop.errand import SLACKS, ErrandEnvironment, ErrandTasks
 from mem1.envs.webshop.thrift import Shopper
 from mem1.protocol import ACT, PAPER_SHOP
 from mem1.records import Task

@@ -38,8 +38,8 @@ from mem1.parquet import is_parquet
 from mem1.protocol import ANSWER, MALFORMED, RELEASED, SEARCH, blocks, parse
 from mem1.records import Ended, Question, Task, Trajectory, Turn
 from mem1.scoring import score_answers
-from mem1.tasks.datasets.fields import Wanted, items, shown, strings
-from mem1.tasks.datasets.parquet import searchr1
+from mem1.tasks.datasets.files import Wanted, items, shown, strings
+from mem1.tasks.datasets.own import searchr1
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _NUMBERED = re.compile(r"[tri](\d{1,4})", re.ASCII)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mem1.retrieval import BM25, Retriever
     from mem1.rollout import Budget, Rollout
     from mem1.tasks.compose import compose
-    from mem1.tasks.template import TaskTemplate
+    from mem1.tasks.prompts import TaskTemplate
     from mem1.training.logprobs import completion_logprobs
     from mem1.training.monitoring.writers import WrittenRun
     from mem1.training.rl import RlStage
@@ -80,7 +80,7 @@ _HOMES = {
     "mem1.retrieval": "BM25 Retriever",
     "mem1.rollout": "Budget Rollout",
     "mem1.tasks.compose": "compose",
-    "mem1.tasks.template": "TaskTemplate",
+    "mem1.tasks.prompts": "TaskTemplate",
     "mem1.training.logprobs": "completion_logprobs",
     "mem1.recipe.recipe": "Recipe",
     "mem1.training.rl": "RlStage",

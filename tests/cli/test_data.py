@@ -13,7 +13,7 @@ from terminals import Terminal
 from terminals import terminal as terminal
 
 from mem1.cli.eval import with_sizes
-from mem1.cli.recipe_options import Chosen
+from mem1.cli.options import Chosen
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME

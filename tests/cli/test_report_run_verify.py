@@ -18,8 +18,8 @@ from rich.console import Console
 from servers import in_a_thread
 from typer.testing import CliRunner
 
-from mem1.cli.live_view import LONGEST, LiveView, shown
 from mem1.cli.main import app
+from mem1.cli.run import LONGEST, LiveView, shown
 from mem1.configuration import load_toml
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine

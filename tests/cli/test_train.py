@@ -14,7 +14,7 @@ from terminals import recipe as recipe
 from terminals import terminal as terminal
 
 import mem1
-from mem1.cli.recipe_options import Chosen
+from mem1.cli.options import Chosen
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 

@@ -14,8 +14,7 @@ from terminals import terminal as terminal
 from webshop_originals import ASKED, write_originals
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop, raw_product, shared_catalogue
 
-from mem1.envs.webshop.fetch import ALL, SMALL, Source, fetch
-from mem1.envs.webshop.files import load
+from mem1.envs.webshop.files import ALL, SMALL, Source, fetch, load
 from mem1.errors import UserError
 
 NAMES = [source.name for source in SMALL]

@@ -35,7 +35,7 @@ NOT_FOREIGN: Mapping[str, str] = {
     "envs.webshop.thrift": EXPERT,
     "evaluation.report.rows: '(.+)-(\\\\d+)'": NAMES,
     "evaluation.report.run_folders: '[-_. ]*seed[-_ ]?\\\\d+'": NAMES,
-    "extras.probe.models": "conversations of `mem1 probe`, which are made up",
+    "extras.probe.compactors": "conversations of `mem1 probe`, which are made up",
     "retrieval.encoders: pattern": TYPED,
     "tasks.atlas.expert": EXPERT,
     "tasks.cloze.expert": EXPERT,
@@ -64,7 +64,7 @@ MADE: Mapping[str, re.Pattern[str]] = {
     "protocol: f'<(/?)({names})>'": _tag_pattern(PAPER)[0],
     "sanitize: '|'.join((_PIPED, *map(re.escape, longest_first)))": _tokens_pattern(("<|im_end|>", "[INST]", "</s>")),
     "tasks.bridge_questions: f'(?<!\\\\w){re.escape(title)}(?!\\\\w)'": re.compile(r"(?<!\w)Oslo(?!\w)"),
-    "tasks.english.rules: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": re.compile(r"\bA\s?-?\s?12\b"),
+    "tasks.english.families: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": re.compile(r"\bA\s?-?\s?12\b"),
 }
 """What a pattern looks like that is made in a function."""
 ALL = uses()

@@ -24,7 +24,7 @@ from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY,
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.atlas.world import names
-from mem1.tasks.template import TurnLimit
+from mem1.tasks.prompts import TurnLimit
 from mem1.training.checks import reencoded_share
 
 PROMPT = (100, 101)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mem1.api import find_recipe, load_recipe
-from mem1.cli.recipe_options import QUICKSTART
+from mem1.cli.options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError

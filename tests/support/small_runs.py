@@ -15,7 +15,7 @@ from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Recall, Sft
 from mem1.records import Passage, Question
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.tasks.template import TurnLimit
+from mem1.tasks.prompts import TurnLimit
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
 COLOURS = ("red", "blue", "green", "white", "black", "grey", "pink", "brown")

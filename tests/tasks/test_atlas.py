@@ -22,7 +22,7 @@ from mem1.tasks.atlas import Expert, Laziness, World, make_world
 from mem1.tasks.atlas.world import FIRST_WORDS, KINDS, LAST_WORDS, RELATIONS, names
 from mem1.tasks.compose import compose
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate
 
 WORLD = make_world(1, entities=200)
 SHELF = SearchEnvironment({WORLD.name: BM25.build(WORLD.passages())}, top_k=2, style="bare")

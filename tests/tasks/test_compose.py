@@ -21,8 +21,7 @@ from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SHOP, PAPER_WEB, RELEASED, T
 from mem1.records import Question, Task
 from mem1.tasks.compose import check_disjoint, compose, different, question_keys
 from mem1.tasks.datasets import read_questions, write_questions, write_tasks
-from mem1.tasks.prompts import PROMPTS, PromptFile, instructs, render
-from mem1.tasks.template import TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PROMPTS, PromptFile, TaskTemplate, TurnLimit, instructs, render
 
 
 def question(name: str, text: str | None = None) -> Question:

@@ -51,9 +51,9 @@ from mem1.tasks.datasets import (
     write_questions,
     write_tasks,
 )
-from mem1.tasks.datasets.fields import Record, Sample, Wanted
+from mem1.tasks.datasets.files import Record, Sample, Wanted
 from mem1.tasks.datasets.reading import Format, read_pool
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate
 
 FILES: dict[str, Callable[[Path], Path]] = {
     "hotpotqa": lambda folder: write_json(folder / "hotpot_dev_distractor_v1.json", [HOTPOTQA]),

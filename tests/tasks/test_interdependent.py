@@ -28,8 +28,7 @@ from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import Dependence, compose_dependent, groups, smallest
 from mem1.tasks.datasets import read_questions, read_tasks, write_passages, write_questions, write_tasks
-from mem1.tasks.prompts import render
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate, render
 
 WORLD = make_world(1, entities=60)
 KINDS: list[Dependence] = ["chain", "shared", "comparison"]

@@ -31,7 +31,7 @@ from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Expert, Laziness
-from mem1.tasks.template import TurnLimit
+from mem1.tasks.prompts import TurnLimit
 from mem1.training.checks import (
     Check,
     causality_checks,

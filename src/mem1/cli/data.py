@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mem1.cli.eval import with_sizes
-from mem1.cli.options import JsonOption, make_folder_of, new_file, refuse, work_begins
-from mem1.cli.recipe_options import Chosen, with_recipe
+from mem1.cli.options import Chosen, JsonOption, make_folder_of, new_file, refuse, with_recipe, work_begins
 from mem1.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _write_tasks(recipe: Recipe, half: Split, out: Path, passages: Path | None, 
 def _note_unscored(tasks: list[Task], out: Path) -> None:
     """Warns of data sources for which the published trainers, which choose their reward by it, have none."""
     from mem1.cli.progress import stderr
-    from mem1.tasks.datasets.parquet import SCORED
+    from mem1.tasks.datasets.own import SCORED
 
     unknown = sorted({task.questions[0].source for task in tasks} - set(SCORED))
     if unknown and out.suffix == ".parquet":

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import JsonOption, machine, work_begins
+from mem1.cli.options import Chosen, JsonOption, machine, with_recipe, work_begins
 from mem1.cli.progress import EvaluationBar, bars, say, stderr
-from mem1.cli.recipe_options import Chosen, with_recipe
 
 if TYPE_CHECKING:
     from mem1.engines.device import Computed, Device

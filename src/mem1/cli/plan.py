@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.options import Fills, JsonOption, refuse
+from mem1.cli.options import OVERRIDES_HELP, Fills, JsonOption, expanded, refuse
 from mem1.cli.progress import table
-from mem1.cli.recipe_options import OVERRIDES_HELP, expanded
 from mem1.configuration.model import MOST_TOKENS
 from mem1.errors import UserError
 

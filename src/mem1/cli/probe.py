@@ -57,7 +57,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Plant facts in long transcripts, let memories shorten them, and count what is kept, recoverable or lost."""
-    from mem1.extras.probe.models import served, stand_in
+    from mem1.extras.probe.compactors import served, stand_in
     from mem1.extras.probe.page import write_page
     from mem1.extras.probe.probing import summary
     from mem1.extras.probe.transcripts import make_transcript
@@ -133,7 +133,7 @@ def _probed(
 
 
 def _table(rows: Sequence[dict[str, Any]], runs: Sequence[Probed], writer: str) -> Any:
-    from mem1.extras.probe.judging import Verdict
+    from mem1.extras.probe.transcripts import Verdict
 
     headings = ["memory", "retained", "recoverable", "mutated", "stale", "lost", "peak", "prompt", "cost"]
     shown = [

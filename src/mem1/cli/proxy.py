@@ -51,7 +51,7 @@ def command(
     known = None if prices is None else price_class(prices)
     if chosen == Fold(None) and known is None:
         raise UserError("fold(auto) needs --prices, such as --prices hosted-90; docs/cost.md has the classes")
-    from mem1.extras.proxy.server import serve
+    from mem1.extras.proxy.app import serve
     from mem1.extras.proxy.upstream import root_of
 
     root_of(upstream)

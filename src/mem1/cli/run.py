@@ -1,41 +1,101 @@
 """`mem1 run`: one agent on one task, turn by turn: your own questions over your passages or the web, or Atlas.
 
-With --mcp or --memory it is a chat agent with tools (mem1.cli.run_agent), else a policy:
+A policy works on a task of a recipe:
 
 turn 2  76 tokens in view; with every turn appended 76
   state   now Q1 Moru Kest
   search  mayor of Moru Kest
   info    [HINT] You have 7 turns left. [/HINT] Moru Kest is a city . ...
+
+With --mcp or --memory a chat agent with tools, `mem1.Agent`, works on a question:
+
+turn 2  3,120 tokens in view; with every turn appended 3,120
+  search  {"query": "mayor of Oslo"}
+  result  Anne Lindboe has been mayor of Oslo since ...
+  memory  a state after 9 exchanges: 9,812 tokens become 1,204
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from mem1.cli.live_view import LiveView, shown
-from mem1.cli.options import JsonOption, machine, refuse, work_begins
-from mem1.cli.recipe_options import QUICKSTART, Chosen, with_recipe
-from mem1.errors import UserError
+from mem1.cli.options import QUICKSTART, Chosen, JsonOption, machine, refuse, with_recipe, work_begins
+from mem1.cli.progress import stderr
+from mem1.errors import UserError, printable
+from mem1.evaluation.tokens import appended_tokens
 from mem1.interrupts import stopped_while
-from mem1.records import Task, Trajectory
+from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
+from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
+    from mem1.agent import Agent, Called, Returned
+    from mem1.engines.servers import ModelServer
+    from mem1.messages import Event
     from mem1.recipe.recipe import Recipe
 
-
+LONGEST = 600
+"""Most characters shown of a text."""
 _FOLLOWED = 8
 """Most questions of a task that is shown without being asked for."""
 _NOT_KNOWN = "(not known)"
 """Gold answer of a question of one's own; nothing is scored against it."""
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]+")
+
+
+@dataclass
+class LiveView:
+    """Prints each turn of one attempt; for `Rollout(on_turn=...)`."""
+
+    tags: Tags
+    console: Console
+    turns: list[Turn] = field(default_factory=list)
+
+    def __call__(self, task: Task, turn: Turn) -> None:
+        self.turns.append(turn)
+        number = sum(turn.action != SUMMARY for turn in self.turns)  # a summary is no turn of the task
+        appended = appended_tokens(Trajectory(turns=tuple(self.turns), task=task))[-1]
+        in_view = f"  {turn.num_tokens:,} tokens in view; with every turn appended {appended:,}"
+        name = "summary" if turn.action == SUMMARY else f"turn {number}"
+        self.console.print(Text.assemble((name, "bold"), (in_view, "dim")))
+        if turn.state:
+            with_label(self.console, self.tags.state, turn.state, "cyan")
+        for note in turn.notes:
+            with_label(self.console, self.tags.note or NOTE, note, "bold cyan")
+        if turn.action == MALFORMED:
+            with_label(self.console, "wrote", turn.text, "red")
+        colours = {MALFORMED: "red", ANSWER: "bold green"}
+        with_label(self.console, turn.action, turn.content, colours.get(turn.action, "yellow"))
+        if turn.observation:
+            with_label(self.console, self.tags.result, turn.observation, "dim")
+
+
+def with_label(console: Console, label: str, text: str, style: str) -> None:
+    """Print one line of a turn, what it is before what it says."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(min_width=9)
+    grid.add_column()
+    grid.add_row(Text(shown(label), style="dim"), Text(shown(text), style=style))
+    console.print(Padding(grid, (0, 0, 0, 2)))
+
+
+def shown(text: str) -> str:
+    """One line without control characters, which a terminal would obey; a long text is cut."""
+    line = " ".join(_CONTROL.sub(" ", text).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
 @with_recipe()
@@ -72,8 +132,6 @@ def command(
     mem1 run --question "..." --mcp "npx -y my-server" --base-url http://127.0.0.1:8000/v1 --model qwen
     """
     if mcp or memory is not None:
-        from mem1.cli.run_agent import run_agent
-
         run_agent(chosen, question or (), mcp=mcp or (), memory=memory, prices=prices, as_json=as_json)
         return
     refuse(invocation, "prices", because="goes with --mcp or --memory")
@@ -207,3 +265,112 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
         "peak_tokens": peak_tokens(trajectory),
         "appended_peak_tokens": appended_peak_tokens(trajectory),
     }
+
+
+_WITHOUT_EFFECT = ("engine.endpoint", "engine.tokenizer", "engine.processed_logprobs")
+
+
+def run_agent(
+    chosen: Chosen,
+    questions: Sequence[str],
+    *,
+    mcp: Sequence[str],
+    memory: str | None,
+    prices: str | None,
+    as_json: bool,
+) -> None:
+    """Ask the agent one question, show what it does, and print its report."""
+    from mem1.agent import Agent, McpServer
+    from mem1.agent.agent import MEMORY
+
+    if len(questions) != 1 or not questions[0].strip():
+        raise UserError("an agent with --mcp or --memory needs one --question: its task")
+    agent = Agent(
+        _server(chosen),
+        tools=[McpServer(server) for server in mcp],
+        memory=MEMORY if memory is None else memory,
+        prices=prices,
+    )
+    work_begins()
+    console = stderr() if as_json else Console(highlight=False)
+    view = _View(agent, console)
+    with stopped_while("working on the task"), agent, console.status("working"):
+        try:
+            for step in agent.stream(questions[0]):
+                view(step)
+        except (UserError, KeyboardInterrupt):
+            so_far = agent.report()
+            if so_far.turns:
+                stderr().print(Text(printable(str(so_far))), soft_wrap=True)
+            raise
+    report = agent.report()
+    if as_json:
+        print(json.dumps({**report.record(), "messages": agent.messages}))
+    else:
+        console.print(Text(f"\n{printable(str(report))}"), soft_wrap=True)
+
+
+def _server(chosen: Chosen) -> ModelServer:
+    """The chat server. Raises UserError for settings that belong to a recipe."""
+    from mem1.engines.servers import ModelServer
+
+    keys = [setting.partition("=")[0].strip() for setting in chosen.settings]
+    wrong = [key for key in keys if key[:7] not in ("engine.", "model.p", "model.n") or key in _WITHOUT_EFFECT]
+    if wrong or chosen.recipe is not None:
+        raise UserError(
+            "with --mcp or --memory, mem1 run is an agent at a chat server, and takes --question, --base-url, --model "
+            f"and keys of [engine]; leave out {wrong[0] if chosen.recipe is None else chosen.recipe}"
+        )
+    recipe = chosen.load()
+    if not isinstance(recipe.engine, ModelServer):
+        raise UserError("an agent with --mcp or --memory needs a chat server: give --base-url and --model")
+    opened = recipe.engine.elsewhere(recipe.model.path)
+    assert opened is not None
+    server, _ = opened
+    assert isinstance(server, ModelServer)
+    return server
+
+
+@dataclass
+class _View:
+    """Prints each turn of an agent."""
+
+    agent: Agent
+    console: Console
+    said: list[str] = field(default_factory=list)
+    """Text of a turn whose calls have not come yet; at the end, the answer, which the report has."""
+    calling: bool = False
+    """Whether the last line was a call."""
+
+    def __call__(self, step: str | Called | Returned | Event) -> None:
+        from mem1.agent import Called, Returned
+
+        if isinstance(step, str):
+            self.said.append(step)
+        elif isinstance(step, Called):
+            if not self.calling:
+                self._turn()
+            with_label(self.console, step.name, step.arguments, "yellow")
+        elif isinstance(step, Returned):
+            with_label(self.console, "result", step.text, "red" if step.failed else "dim")
+        else:
+            with_label(self.console, "memory", _told(step), "cyan")
+        self.calling = isinstance(step, Called)
+
+    def _turn(self) -> None:
+        report = self.agent.report()
+        call = report.calls[-1]
+        in_view = f"  {call.prompt:,} tokens in view; with every turn appended {call.appended:,}"
+        self.console.print(Text.assemble((f"turn {report.turns}", "bold"), (in_view, "dim")))
+        if text := "".join(self.said).strip():
+            with_label(self.console, "says", text, "")
+        self.said.clear()
+
+
+def _told(event: Event) -> str:
+    sizes = f"{event.tokens_before:,} tokens become {event.tokens_after:,}"
+    if event.kind == "state":
+        return f"a state after {event.exchange} exchanges: {sizes}"
+    if event.kind == "left_out":
+        return f"{len(event.left_out)} more results left out or shortened: {sizes}"
+    return shown(f"the model wrote no state: {event.why}" if event.kind == "no_state" else event.why)

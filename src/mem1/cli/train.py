@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli.options import (
+    OVERRIDES_HELP,
+    QUICKSTART,
     DeviceOption,
     Fills,
     JsonOption,
     chosen_device,
+    expanded,
     machine,
     refuse,
     with_device,
     work_begins,
 )
 from mem1.cli.progress import say
-from mem1.cli.recipe_options import OVERRIDES_HELP, QUICKSTART, expanded
 from mem1.configuration.model import LARGEST_SEED
 from mem1.errors import UserError
 from mem1.interrupts import Interrupted

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mem1.cli.options import JsonOption, chosen_device, work_begins
-from mem1.cli.recipe_options import Chosen, with_recipe
+from mem1.cli.options import Chosen, JsonOption, chosen_device, with_recipe, work_begins
 from mem1.configuration.model import MOST_TASKS
 from mem1.interrupts import stopped_while
 

@@ -38,8 +38,8 @@ def fetch(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from mem1.cli.progress import stderr
-    from mem1.envs.webshop.fetch import ALL, SMALL
-    from mem1.envs.webshop.fetch import fetch as fetch_files
+    from mem1.envs.webshop.files import ALL, SMALL
+    from mem1.envs.webshop.files import fetch as fetch_files
 
     work_begins()
     console = stderr()

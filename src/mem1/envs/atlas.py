@@ -22,8 +22,7 @@ from mem1.records import Question, Task
 from mem1.retrieval import BM25
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.compose import Composition, Split, check_depth, compose_as
-from mem1.tasks.prompts import PromptChoice
-from mem1.tasks.template import TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""

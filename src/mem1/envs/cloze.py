@@ -59,8 +59,7 @@ from mem1.tasks.compose import (
     compose_dependent,
 )
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.prompts import PromptChoice
-from mem1.tasks.template import TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25

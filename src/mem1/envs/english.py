@@ -24,14 +24,12 @@ from mem1.records import Passage, Task
 from mem1.retrieval import BM25, Retriever
 from mem1.scoring import normalize
 from mem1.tasks.compose import Split
-from mem1.tasks.english.families import LEVELS, Family, tasks_of
+from mem1.tasks.english.families import LEVELS, Family, asks_for_rules, rules_of, section_of, tasks_of
+from mem1.tasks.english.frames import notice_text, write
 from mem1.tasks.english.questions import Asker
-from mem1.tasks.english.rules import asks_for_rules, rules_of, section_of
 from mem1.tasks.english.solver import EnglishExpert, Solver
-from mem1.tasks.english.wording import notice_text, write
 from mem1.tasks.english.world import ENTITIES, EnglishWorld, make_english_world
-from mem1.tasks.prompts import PromptChoice
-from mem1.tasks.template import TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 BROKEN = "a query broke a rule: "
 """How the answer of an attempt begins that broke a rule; it scores 0."""

@@ -52,8 +52,7 @@ from mem1.tasks.compose import (
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.reading import read_pool
-from mem1.tasks.prompts import PromptChoice
-from mem1.tasks.template import TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 Style = Literal["titled", "released", "bare", "addressed"]
 """Layout of a passage: "Doc 1 (Title: Oslo) text", "Doc 1(Title: Oslo) text" as in MEM1's released code, the text

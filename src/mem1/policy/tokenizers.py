@@ -21,8 +21,7 @@ from mem1.protocol import RECALL, Tags
 from mem1.tasks.atlas.world import FIRST_WORDS, LAST_WORDS, POSSESSIVE, question_words
 from mem1.tasks.cloze.expert import FOUND
 from mem1.tasks.cloze.questions import BLANK
-from mem1.tasks.prompts import LABELS
-from mem1.tasks.template import TurnLimit
+from mem1.tasks.prompts import LABELS, TurnLimit
 
 MAX_NUMBER = 129
 """Largest number of turns with a token of its own, with LABELS questions or fewer."""

@@ -29,7 +29,7 @@ from typing import ClassVar, Literal, get_args
 from mem1.errors import UserError
 from mem1.records import Question, Task
 from mem1.scoring import normalize
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate
 
 Split = Literal["train", "evaluation"]
 """The half that a policy is trained on, and the half that it is evaluated on."""

@@ -1,4 +1,4 @@
-"""Prompts, the texts at the start of every context: named templates, filled with tags and numbered questions.
+"""From questions to tasks: the prompt at the start of every context, tags, turn limit and labels.
 
     render("plain", questions, PAPER)  ->  "Q1 Who founded Alvex? Q2 Where was Mira Toll born?"
 
@@ -9,11 +9,15 @@ A template's fields: {questions}, {objectives}, {example} (how answers are label
 {result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}; with notes also {note} and
 {example_note}. Tags are filled in without brackets.
 
-`GoldExpert` is a scripted policy that finds its task by the prompt.
+`GoldExpert` is a scripted policy that finds its task by the prompt. `TaskTemplate` has what tasks of one source share:
+
+    TaskTemplate(prompt="plain", tags=PAPER).task("n2-0", questions, rng)              Q1 Who ... Q2 Where is ...
+    TaskTemplate(prompt="plain", tags=PAPER, labels=40).task("n2-0", questions, rng)   Q7 Who ... Q31 Where is ...
 """
 
 from __future__ import annotations
 
+import random
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,10 +26,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import AfterValidator, Tag
+from pydantic import AfterValidator, Field, Tag, model_validator
 
 from mem1.configuration import Config
-from mem1.configuration.model import name_or
+from mem1.configuration.model import MOST_OBJECTIVES, name_or
 from mem1.errors import UserError
 from mem1.protocol import Tags, strip_markup, strip_tags
 from mem1.records import Question, Task
@@ -239,3 +243,62 @@ class GoldExpert:
             return f"<{self.tags.state}> done </{self.tags.state}> <{answer}> {listed} </{answer}>"
         query = task.questions[done].text
         return f"<{self.tags.state}> Q{task.numbers[done]} </{self.tags.state}> <{search}> {query} </{search}>"
+
+
+class TurnLimit(Config):
+    """Maximum number of turns of a task by its number of questions: 3N + 3, another line, or a table.
+
+    TurnLimit(up_to={4: 6}, per_objective=0, extra=20)      6 turns up to four questions, 20 beyond
+    """
+
+    up_to: dict[Annotated[int, Field(ge=1, le=MOST_OBJECTIVES)], Annotated[int, Field(ge=1)]] = Field(default={})
+    """Largest number of questions -> turns; larger tasks have `per_objective * N + extra`."""
+    per_objective: int = Field(default=3, ge=0)
+    extra: int = Field(default=3, ge=0)
+    """Additional turns per task."""
+
+    @model_validator(mode="after")
+    def _every_task_has_a_turn(self) -> TurnLimit:
+        if self.per_objective + self.extra < 1:
+            raise ValueError("per_objective and extra are both 0: a task beyond up_to would have no turn; raise one")
+        return self
+
+    def turns(self, objectives: int) -> int:
+        fitting = [size for size in self.up_to if objectives <= size]
+        return self.up_to[min(fitting)] if fitting else self.per_objective * objectives + self.extra
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTemplate:
+    """Turns questions into a task: the properties that all tasks of one source share."""
+
+    prompt: PromptChoice
+    """The prompt at the start of every context."""
+    tags: Tags
+    turn_limit: TurnLimit = field(default_factory=TurnLimit)
+    corpus: str = ""
+    """Name of the collection that the tasks search; their ids begin with it."""
+    labels: int | None = None
+    """Largest label: each task draws its labels, which increase, from 1 to this; None: 1 to N."""
+
+    def drawn_labels(self, name: str, objectives: int) -> tuple[int, ...]:
+        """The labels of the task "corpus-name"; none: 1 to N. Raises UserError for more questions than labels."""
+        if self.labels is None:
+            return ()
+        if objectives > self.labels:
+            raise UserError(f"{objectives} questions need as many labels; raise tasks.labels, now {self.labels}")
+        rng = random.Random(f"labels {self.corpus} {name}")
+        return tuple(sorted(rng.sample(range(1, self.labels + 1), objectives)))
+
+    def task(self, name: str, questions: tuple[Question, ...], rng: random.Random) -> Task:
+        """The task "corpus-name" of these questions, with a seed drawn from `rng`."""
+        labels = self.drawn_labels(name, len(questions))
+        return Task(
+            id="-".join(filter(None, (self.corpus, name))),
+            questions=questions,
+            prompt=render(self.prompt, questions, self.tags, labels),
+            turn_limit=self.turn_limit.turns(len(questions)),
+            corpus=self.corpus,
+            seed=rng.getrandbits(31),
+            labels=labels,
+        )

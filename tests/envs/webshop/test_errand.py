@@ -17,8 +17,7 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Outcome
-from mem1.envs.webshop.errand import ErrandEnvironment, ErrandSource, ErrandTasks
-from mem1.envs.webshop.goods import FITTING, SLACKS, Good, chance, limit
+from mem1.envs.webshop.errand import FITTING, SLACKS, ErrandEnvironment, ErrandSource, ErrandTasks, Good, chance, limit
 from mem1.envs.webshop.reward import score
 from mem1.envs.webshop.thrift import NOTES_TOKENS, Known, Shopper, ShopperScript
 from mem1.errors import UserError

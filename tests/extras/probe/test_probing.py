@@ -13,11 +13,9 @@ from chat_servers import Reply, chat_server
 from terminals import Terminal
 
 from mem1.errors import UserError
-from mem1.extras.probe.compactors import compactor_of
-from mem1.extras.probe.judging import Verdict, verdicts
-from mem1.extras.probe.models import served, stand_in
+from mem1.extras.probe.compactors import compactor_of, served, stand_in
 from mem1.extras.probe.probing import Calls, Probed, probe
-from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, make_transcript, read_transcripts
+from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, Verdict, make_transcript, read_transcripts, verdicts
 from mem1.messages import Bounds, check, fold
 from mem1.messages.transcript import ASK
 

@@ -13,7 +13,7 @@ from cloze_documents import corpus
 from terminals import Terminal
 from terminals import terminal as terminal
 
-from mem1.cli.recipe_options import expanded
+from mem1.cli.options import expanded
 from mem1.configuration import load_toml
 from mem1.envs.base import Action
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder, open_cloze_folder
@@ -28,7 +28,7 @@ from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes, names_around
 from mem1.tasks.cloze.questions import Ranked
 from mem1.tasks.compose import PARTS, Dependence, Split, compose_dependent
 from mem1.tasks.datasets import write_passages, write_questions
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate
 
 OPTIONS = ClozeOptions(development=0.2, test=0.2)
 

@@ -26,8 +26,7 @@ from mem1.protocol import PAPER
 from mem1.records import Task, task_to_json
 from mem1.rollout import Budget, Rollout
 from mem1.scoring import score_answers
-from mem1.tasks.english.families import LEVELS, searches, smallest
-from mem1.tasks.english.rules import asks_for_rules, rules_of, section_of
+from mem1.tasks.english.families import LEVELS, asks_for_rules, rules_of, searches, section_of, smallest
 from mem1.tasks.english.solver import Solver
 
 DIGEST = "deae29ec1481b0b0e046cce1dc502c9a5c8a50e2a3fc1fd74ab3cf1aa723eb74"

@@ -14,9 +14,8 @@ from mem1.errors import UserError
 from mem1.records import Question
 from mem1.scoring import exact_match, normalize, score_answers
 from mem1.tasks.english import names
-from mem1.tasks.english.frames import INTRODUCTIONS, REMARKS, TOLD, expand
+from mem1.tasks.english.frames import INTRODUCTIONS, REMARKS, TOLD, expand, listed, notice_text, write
 from mem1.tasks.english.questions import ASKED, THROUGH, Asker, dates, key_of
-from mem1.tasks.english.wording import listed, notice_text, write
 from mem1.tasks.english.world import CORRECTED, RELATIONS, EnglishWorld, make_english_world
 
 DIGEST = "913baa545f45f525d6548904dbac1a01e4d9750d2e0f98da7838f6b01734bd48"

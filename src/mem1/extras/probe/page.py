@@ -10,9 +10,8 @@ from typing import Any
 
 from mem1.durable import write_file
 from mem1.evaluation.report.page import content_policy, plotly, stylesheet
-from mem1.extras.probe.judging import Verdict
 from mem1.extras.probe.probing import Probed, summary
-from mem1.extras.probe.transcripts import KINDS
+from mem1.extras.probe.transcripts import KINDS, Verdict
 from mem1.prices import PriceClass
 
 _COLOURS = {

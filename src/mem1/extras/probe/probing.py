@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from mem1.extras.probe.judging import Verdict, verdicts
-from mem1.extras.probe.transcripts import KINDS, Fact, Transcript
+from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, Verdict, verdicts
 from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds, Memory
 from mem1.messages.bounds import common_tokens, tokens_of

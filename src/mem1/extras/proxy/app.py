@@ -1,4 +1,4 @@
-"""The proxy as an ASGI application: what it changes in a request, and what it hands through.
+"""The proxy, an ASGI application: what it changes in a request and what it hands through; `serve` gives it a port.
 
     POST /v1/chat/completions, /v1/messages    the messages are folded, then the request goes on; its answer comes back
                                                byte by byte as the upstream sends it
@@ -17,10 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +32,112 @@ import httpx
 from pydantic_core import from_json
 
 from mem1.extras.proxy.apis import Api, api_of
-from mem1.extras.proxy.client import Answer, Body
 from mem1.extras.proxy.folding import Call, Counts, Folding, without_keys
-from mem1.extras.proxy.upstream import Headers, Upstream, passed_on
-from mem1.messages import Event, Memory
+from mem1.extras.proxy.states import StateFile
+from mem1.extras.proxy.upstream import Headers, Upstream, passed_back, passed_on
+from mem1.messages import Bounds, Event, Memory
 from mem1.messages.sessions import Latest
 from mem1.messages.transcript import Message
+from mem1.net.bounds import BOUNDS
 from mem1.net.exchange import one_line
 from mem1.net.requests import CapacityLimit, ClientGone, Refused
+from mem1.net.web_server import Hosts, address, bind, make_server
+from mem1.prices import PriceClass
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+
+class Body:
+    """A request's body, and whether its client is still there."""
+
+    def __init__(self, receive: Receive, headers: Headers) -> None:
+        self._receive = receive
+        self._there_is_one = bool({name for name, _ in headers} & {b"content-length", b"transfer-encoding"})
+        self._read: list[bytes] = []
+        self._ended = asyncio.Event()
+        self._gone = False
+
+    async def read(self, most: int, room: CapacityLimit, held: contextlib.ExitStack) -> bytes:
+        """All of it, for which `held` keeps room until it is closed; `stream` has it still, unless it is forgotten.
+
+        Raises Refused where it has more than `most` bytes or there is no room.
+        """
+        size = 0
+        async for piece in self._pieces():
+            self._read.append(piece)
+            size += len(piece)
+            if size > most:
+                raise Refused(413, f"the body is larger than {most:,} bytes")
+            held.enter_context(room.holding(len(piece)))
+        self._read = [b"".join(self._read)]
+        return self._read[0]
+
+    def forget(self) -> None:
+        """Free what has been read."""
+        self._read.clear()
+
+    def stream(self) -> AsyncIterator[bytes] | None:
+        """What has been read, then the rest; None: there is no body."""
+        if self._there_is_one:
+            return self._all()
+        self._ended.set()
+        return None
+
+    async def _all(self) -> AsyncIterator[bytes]:
+        while self._read:
+            yield self._read.pop(0)
+        async for piece in self._pieces():
+            yield piece
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        while not self._ended.is_set():
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._gone = True
+                self._ended.set()
+                raise ClientGone
+            if not message.get("more_body", False):
+                self._ended.set()
+            if piece := message.get("body", b""):
+                yield piece
+
+    async def hung_up(self) -> None:
+        """Returns when the client hangs up, after it has sent its request."""
+        await self._ended.wait()
+        while not self._gone:
+            self._gone = (await self._receive())["type"] == "http.disconnect"
+
+
+class Answer:
+    """What the client gets."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = False
+
+    async def relay(self, response: httpx.Response, notes: Headers = ()) -> None:
+        """An upstream's answer as it comes; cut off where the upstream's was."""
+        try:
+            self._begun = True
+            headers = [*passed_back(response), *notes]
+            await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            async for piece in response.aiter_raw():
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self._send({"type": "http.response.body", "body": b""})
+        finally:
+            await response.aclose()
+
+    async def fail(self, status: int, why: str) -> None:
+        """An error in the form of both APIs; an answer that has begun is cut off instead."""
+        if self._begun:
+            return
+        error = {"type": "error", "error": {"type": "proxy_error", "message": f"mem1 proxy: {why}"}}
+        body = json.dumps(error).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
 
 _LOG = logging.getLogger(__name__)
 _REFUSED = (400, 413, 422)
@@ -187,3 +286,65 @@ async def _beginning(response: httpx.Response) -> bytes:
         return b""
     finally:
         await response.aclose()
+
+
+_FILES = 8192
+"""Open files that the proxy asks for: two per connection of a client."""
+_WAIT_S = 600.0
+"""Seconds for a client to send a body, and without progress while it reads."""
+_BOUNDS = Bounds(handles=False)
+"""Clients have no tool `recall`."""
+
+
+def serve(
+    upstream: str,
+    memory: str,
+    *,
+    prices: str | PriceClass | None = None,
+    bounds: Bounds = _BOUNDS,
+    states: Path | None = None,
+    events: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    allow_hosts: Sequence[str] = (),
+    listening: Callable[[str], None],
+) -> Counts:
+    """Serve until SIGTERM or SIGINT, finish the open requests, and return what was done.
+
+    `states`: the file in which they are kept; None: they are gone when the server stops. `listening` is called with the
+    address once requests are answered; port 0: any free port. Raises UserError where the address is taken, and for an
+    upstream, a memory or a file that cannot be used.
+    """
+    kept: MutableMapping[str, str] | None = None if states is None else StateFile(states)
+
+    def memory_of(form: str, on_event: Callable[[Event], None]) -> Memory:
+        return Memory(
+            memory, form=form, bounds=bounds, prices=prices, only_if_cheaper=True, on_event=on_event, states=kept
+        )
+
+    proxy = Proxy(Upstream(upstream), memory_of, events=events)
+    (socket,) = bind(host, port)
+    hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
+    files = _more_files()
+    patient = replace(BOUNDS, body_s=_WAIT_S, write_s=_WAIT_S, connections=min(BOUNDS.connections, files // 3))
+    _spare_time()
+    make_server(proxy, socket, hosts=hosts, accepts=None, bounds=patient, ready=lambda: listening(where)).run()
+    return proxy.counts
+
+
+def _spare_time() -> None:
+    """Milliseconds of each request: what was made at the start is never garbage, and httpcore looks for sniffio four
+    times in each request, for which Python searches all folders of packages where it is not installed."""
+    gc.freeze()
+    if find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+
+def _more_files() -> int:
+    """Open files that the process may have, after asking for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return _FILES if soft == resource.RLIM_INFINITY else soft

@@ -29,7 +29,7 @@ from mem1.tasks.bridge_questions import compared
 from mem1.tasks.cloze.making import spans, words_apart
 from mem1.tasks.cloze.questions import Ranked
 from mem1.tasks.compose import Draft, Group, Material
-from mem1.tasks.template import TaskTemplate
+from mem1.tasks.prompts import TaskTemplate
 
 _Unit = tuple[str, Sequence[Question]]
 """What a task uses at most once, with its questions: a passage with its clozes, or one real question."""

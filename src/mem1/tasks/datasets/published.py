@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mem1.records import Passage, Question
-from mem1.tasks.datasets.fields import (
+from mem1.tasks.datasets.files import (
     Record,
     Sample,
     Wanted,

@@ -26,9 +26,19 @@ from mem1.registry import register
 from mem1.scoring import normalize
 from mem1.tasks.compose import EVALUATION_SHARE, Split, split_of
 from mem1.tasks.datasets import own, published
-from mem1.tasks.datasets.fields import Aliases, Sample, Wanted, distinct, hashed, strings
-from mem1.tasks.datasets.files import PREFIX, hub_records, peek, read_records
-from mem1.tasks.datasets.parquet import searchr1
+from mem1.tasks.datasets.files import (
+    PREFIX,
+    Aliases,
+    Sample,
+    Wanted,
+    distinct,
+    hashed,
+    hub_records,
+    peek,
+    read_records,
+    strings,
+)
+from mem1.tasks.datasets.own import searchr1
 
 Translate = Callable[[Mapping[str, Any], Wanted], Sample]
 

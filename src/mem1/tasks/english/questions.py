@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mem1.records import Question
 from mem1.scoring import normalize
-from mem1.tasks.english.wording import listed
+from mem1.tasks.english.frames import listed
 from mem1.tasks.english.world import MONTHS, RELATIONS, WORDS, EnglishWorld
 
 T = TypeVar("T")

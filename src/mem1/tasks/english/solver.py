@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Question, Task
+from mem1.tasks.english.families import rules_of, section_of
 from mem1.tasks.english.questions import Asker, key_of
-from mem1.tasks.english.rules import rules_of, section_of
 from mem1.tasks.english.world import EnglishWorld
 from mem1.tasks.prompts import ByPrompt
 
