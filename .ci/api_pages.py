@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mem1"
@@ -58,6 +60,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    from mkdocs.structure.files import File  # here: the test of the layers reads the list of rooms without mkdocs
+
     for room in rooms():
         if modules(room):
             files.append(File.generated(config, f"reference/{room}.md", content=_page(room)))

@@ -11,12 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-import mem1
+from api_pages import rooms
 
 SOURCE = Path(__file__).parents[2] / "src" / "mem1"
-ROOMS = tuple(re.sub(r".*in the order of the imports:(.*?)\..*", r"\1", mem1.__doc__ or "", flags=re.S).split())
-ROOMS = tuple(room.strip(",") for room in ROOMS)
+ROOMS = tuple(rooms())
 """Those that the head of the package lists. A room may import itself and the rooms before it."""
 TABLE = ("registry", "mem1.shipped:SHIPPED")
 """The one dotted path to a later room: where the registry finds the table of all others."""
