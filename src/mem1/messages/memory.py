@@ -33,7 +33,7 @@ from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.private import append_private
-from mem1.messages.sessions import Latest, keys_of, newest
+from mem1.messages.sessions import Known, Latest, keys_of, newest
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
 from mem1.prices import PriceClass, price_class
 from mem1.protocol import NOTE, RECALL
@@ -128,7 +128,7 @@ class Memory:
         self._on_event = on_event
         self._events = None if events is None else Path(events)
         self.states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
-        self._known: Latest[_Known] = Latest(_REMEMBERED)
+        self._known: Latest[Known] = Latest(_REMEMBERED)
         self._last: _Shown | None = None
         """What was shown last, wherever that was."""
         self._alone = True
@@ -209,13 +209,13 @@ class Memory:
         estimate = tokens_of(prompt if shown is None else shown, self.bounds.count)
         if estimate:
             scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
-            self._known[prompt.key] = replace(self._known.get(prompt.key, _Known()), scale=scale, beside=beside)
+            self._known[prompt.key] = replace(self._known.get(prompt.key, Known()), scale=scale, beside=beside)
 
     def advice(self, messages: Sequence[Message], *, beside: int = 0, owner: str = "") -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
         if self.prices is None:
             raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
-        _, known = newest(self._known, keys_of(messages, owner)) or (0, _Known())
+        _, known = newest(self._known, keys_of(messages, owner)) or (0, Known())
         transcript = self.form.read(messages)
         parts, _, _ = without_states(transcript, self.form)
         sizes = self._sizes(transcript._replace(parts=tuple(parts)), beside, known)
@@ -233,7 +233,7 @@ class Memory:
         owner: str,
     ) -> _Now:
         keys = keys_of(messages, owner)
-        before, known = newest(self._known, keys) or (0, _Known())
+        before, known = newest(self._known, keys) or (0, Known())
         log = self._with_known_state(messages, keys)
         found = self._folded(log, pending, beside, known)
         now = _Now(
@@ -276,7 +276,7 @@ class Memory:
             self._tell("appends", now, why=_advice(k, turn))
         return True
 
-    def _sizes(self, conversation: Transcript, beside: int, known: _Known) -> Sizes:
+    def _sizes(self, conversation: Transcript, beside: int, known: Known) -> Sizes:
         sizes = measured(conversation, self.form, self.bounds)
         sizes = replace(sizes, prompt=sizes.prompt + beside)
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
@@ -298,7 +298,7 @@ class Memory:
         found = self._folded(log, now.pending, now.beside, now.known)
         return replace(now, log=log, found=found, request=None)
 
-    def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: _Known) -> Folded:
+    def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
         bounds = self._limits(max(known.beside, beside))
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
@@ -411,7 +411,7 @@ class _Now:
     before: Sequence[Message]
     """Those of the previous call."""
     owner: str
-    known: _Known
+    known: Known
     """The record before this call."""
     log: Sequence[Message]
     """The messages, with the newest state."""
@@ -429,26 +429,6 @@ class _Now:
     def writer(self, request: list[Message]) -> Any:
         assert self.write is not None
         return self.write(request)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """The record of a conversation after a call."""
-
-    state: str | None = None
-    """As it was shown."""
-    left_out: int = 0
-    """Results that were not shown whole."""
-    failures: int = 0
-    """To write a state, since the last one."""
-    asks_from: int = 0
-    """Exchange from which on a state is asked for again."""
-    appends: int | None = None
-    """Exchange until which appending is cheaper; None: that was never told."""
-    scale: float = 1.0
-    """Tokens that the provider counts for each one that was estimated."""
-    beside: int = 0
-    """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
 
 
 class _Prompt(list[Message]):

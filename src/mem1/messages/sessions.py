@@ -1,4 +1,4 @@
-"""Keys of conversations and of points in them, and a mapping that keeps the records of the latest.
+"""Keys of conversations and of points in them, what is known of one, and a mapping that keeps the latest.
 
 keys_of(messages)        one per message: the hash of everything up to and including it, in whole
 newest(known, keys)      what is known at the last of these points at which something is
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -15,6 +16,26 @@ from mem1.messages.digests import add, add_message
 from mem1.messages.transcript import Message
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The record of a conversation after a call."""
+
+    state: str | None = None
+    """As it was shown."""
+    left_out: int = 0
+    """Results that were not shown whole."""
+    failures: int = 0
+    """To write a state, since the last one."""
+    asks_from: int = 0
+    """Exchange from which on a state is asked for again."""
+    appends: int | None = None
+    """Exchange until which appending is cheaper; None: that was never told."""
+    scale: float = 1.0
+    """Tokens that the provider counts for each one that was estimated."""
+    beside: int = 0
+    """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
 
 
 class Latest(OrderedDict[str, T]):
