@@ -19,13 +19,14 @@ from pathlib import Path
 
 from machine import commit, hardware
 
-from mem1.bench.page import write_page
+from mem1.bench.page import bench_page
 from mem1.bench.scores import sides_of
+from mem1.pages.page import write_page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from bench_results import invented
 
-TIMES = {"firstFigureMs": "first figure", "figuresMs": "all figures", "listMs": "list of tasks"}
+TIMES = {"firstFigureMs": "first figure", "figuresMs": "all figures", "viewerMs": "list of attempts"}
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
         start = time.perf_counter()
-        write_page(path, sides, title="page")
+        write_page(path, bench_page(sides, title="page"))
         written = time.perf_counter() - start
         size = path.stat().st_size / 1e6
         found = _times(path, given.reloads)
@@ -60,7 +61,7 @@ def _times(path: Path, reloads: int) -> list[list[float]]:
         page = browser.new_page()
         for _ in range(reloads):
             page.goto(path.as_uri())
-            page.wait_for_selector("html[data-list-ms]", state="attached")
+            page.wait_for_selector("html[data-figures-ms]", state="attached")
             painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
             shown = page.evaluate("({...document.documentElement.dataset})")
             for times, value in zip(found, [painted, *(float(shown[name]) for name in TIMES)], strict=True):

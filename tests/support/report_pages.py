@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 from reports import HOSTILE, decode_words, hostile_attempt, run_of
 
-import mem1.evaluation.report
 from mem1.evaluation.metrics import Judged, summarize
-from mem1.evaluation.report.page import render
-from mem1.evaluation.report.rows import ReportRow
+from mem1.evaluation.report.page import report
+from mem1.evaluation.report.rows import ReportRow, Run
+from mem1.pages import page as pages
+from mem1.pages.page import LARGEST
 
-STATIC = Path(mem1.evaluation.report.__file__).parent / "static"
+STATIC = Path(pages.__file__).parent / "static"
 JUDGED = Judged(model="m", version="1", correct=0.5, judged=0.98, agreement=0.875, kappa=0.7, failures={"x": 2})
 
 
@@ -45,6 +47,14 @@ class Page(HTMLParser):
             self.scripts[last] += data
         else:
             self.shown += data
+
+
+def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
+    return pages.render(report(runs, title=title), largest=largest)
+
+
+def write_page(path: Path, runs: Sequence[Run], *, title: str) -> None:
+    pages.write_page(path, report(runs, title=title))
 
 
 def unpacked(text: str):

@@ -1,27 +1,19 @@
-"""One self-contained HTML page about results of the benchmark: scores, what they cost, differences, and every task.
+"""The page of results: scores, what they cost, differences, and every attempt, turn by turn where that was kept.
 
-    write_page("runs/qwen/bench.html", sides_of(result))
-    write_page("compared.html", [Side(result=a, memory="full"), Side(result=b, memory="notes")])
+    write_page("runs/qwen/page.html", bench_page(sides_of(result), title="qwen"))
 
-It is made of the parts of the report on a run (`mem1.evaluation.report`): style, theme, figures. Names and details come
-from result files that anybody may have written; they are shown as text, and the page loads nothing from anywhere.
+Names and details come from result files that anybody may have written; `mem1.pages.page` shows them as text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
 from mem1.bench.results import Attempt
-from mem1.bench.scores import Point, Side, by_family, by_task, names_of, score_of
+from mem1.bench.scores import Estimate, Point, Score, Side, by_family, by_task, names_of, score_of
 from mem1.bench.tables import (
     comparisons,
     difference_table,
@@ -32,61 +24,81 @@ from mem1.bench.tables import (
     short,
     spent_table,
 )
-from mem1.durable import write_file
-from mem1.errors import UserError, printable
-from mem1.evaluation.report.figures import SHARE_AXIS, Figure, line_style
-from mem1.evaluation.report.page import content_policy, packed_plotly, page_script, plotly, static_text, stylesheet
-from mem1.evaluation.report.viewer_data import compressed
+from mem1.errors import printable
+from mem1.evaluation.report.viewer_data import PageData, first_tasks, turns_in_words, words
+from mem1.pages.figures import SHARE_AXIS, Figure, error_bars, line_style, over_sizes, plain
+from mem1.pages.page import Details, Figures, Page, Part, Section, Terms, Viewer, compressed, inflated
 
-_SHARED = ("elements.js", "inflate.js", "theme.js", "scroll.js", "figures.js")
-_STATIC = files("mem1.bench") / "static"
+_LEAD = (
+    "How much of a long task a model keeps under each memory, and what that costs: each task asks N questions about an "
+    "invented world, and all answers are due at the end. Whoever remembers everything scores 1 at every N. How to read "
+    "this page is said at its end."
+)
+_READING = {
+    "N": "The number of objectives of a task: questions to answer, or things to buy. All of them are due in one "
+    "answer at the end.",
+    "accuracy": "The share of a task's objectives that are right. An answer is right if it equals one of the accepted "
+    "answers, after both are brought to lower case without articles and punctuation. An attempt that fails "
+    "has none right.",
+    "score": "The mean height of accuracy over log N: each doubling of N counts the same. 1 means that everything was "
+    "right at every N. A score can be compared only with scores over the same sizes.",
+    "interval": "Of 100 intervals made like this one, about 95 hold the score that endless tasks of the same kind "
+    "would give. Two scores may differ although their intervals overlap: the table of differences compares task by "
+    "task, which is more exact.",
+    "tokens per right answer": "All tokens of all attempts, failed ones too, divided by the number of right answers. "
+    "Fresh: prompt tokens that no cache served. Cached: those that the provider's cache served, or could have served. "
+    "Output: what the model wrote.",
+    "peak": "Tokens of the longest prompt of an attempt, with the reply to it. A memory that stays constant has a "
+    "flat line.",
+    "seed 0": "The public tasks, for comparison. A model may have been trained on them; its score on a fresh seed "
+    "shows whether that matters.",
+}
+_FILTERS = {
+    "side": "memory",
+    "family": "family",
+    "level": "level",
+    "objectives": "N",
+    "ended": "ending",
+    "outcome": "all objectives",
+}
 _LONGEST_DETAIL = 300
 """Characters of a reason that the list shows."""
 _MOST_FACTS = 12
 """Entries of `Result.about` that the head shows."""
 
 
-def write_page(path: Path, sides: Sequence[Side], *, title: str) -> None:
-    """Write the page, atomically.
-
-    Raises UserError for sides that cannot be compared, and if the file cannot be written.
-    """
-    page = render(sides, title=title)
-    try:
-        write_file(path, page.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the page ({error.strerror}); choose another folder") from error
-
-
-def render(sides: Sequence[Side], *, title: str) -> str:
-    """The page as one text. Raises UserError for sides that cannot be compared; ValueError without any."""
+def bench_page(sides: Sequence[Side], *, title: str) -> Page:
+    """The page of these sides. Raises UserError for sides that cannot be compared; ValueError without any."""
     if not sides:
         raise ValueError("a page needs at least one side")
     compared = comparisons(sides)
     names = [short(name) for name in names_of(sides)]
-    script = page_script(*map(static_text, _SHARED), _text("tasks.js"))
-    groups = figure_groups(sides, names)
-    return _template().render(
+    scored: list[Part] = [
+        score_table(sides),
+        "The area under accuracy over log N, between 0 and 1, with its 95 % interval over tasks.",
+    ]
+    if compared:
+        star = "* The 95 % interval of the paired difference excludes 0."
+        scored.append(Section("Differences on the same tasks", [difference_table(sides, compared), star]))
+    families = [Section(short(family), [spent_table(sides, family)]) for family in families_of(sides)]
+    spent: list[Part] = [spent_table(sides), *([Details("By family", families)] if len(families) > 1 else [])]
+    return Page(
+        kind="bench",
         title=printable(title),
-        policy=content_policy(script, plotly()),
-        style=Markup(stylesheet() + _text("page.css")),  # ours, not data
-        script=Markup(script),
+        lead=_LEAD,
         facts=_facts(sides),
-        notes=notes(sides, compared),
-        scores=score_table(sides),
-        spent=spent_table(sides),
-        endings=endings_table(sides),
-        by_family=[(short(family), spent_table(sides, family)) for family in families_of(sides)],
-        differences=difference_table(sides, compared) if compared else None,
-        groups=groups,
-        specs=compressed([figure for _, _, figures in groups for figure in figures]),
-        plotly=packed_plotly(),
-        data=compressed(task_data(sides, names)),
+        warnings=("Before you read on", notes(sides, compared)),
+        sections=[
+            Section("Scores", scored),
+            Section("Tokens and cost", [*spent, Section("Endings", [endings_table(sides)])]),
+            *_figures(sides, names),
+        ],
+        viewer=lambda room: _viewer(sides, names, room),
+        closing=[Section("How to read this page", [Terms([*_READING.items()])])],
     )
 
 
-def figure_groups(sides: Sequence[Side], names: Sequence[str]) -> list[tuple[str, str, list[Figure]]]:
-    """(heading, note, figures) of each group."""
+def _figures(sides: Sequence[Side], names: Sequence[str]) -> list[Section]:
     found = [score_of(side.attempts) for side in sides]
     points = [one.points for one in found]
     cells = dict.fromkeys((point.family, point.level) for side in points for point in side)
@@ -98,10 +110,9 @@ def figure_groups(sides: Sequence[Side], names: Sequence[str]) -> list[tuple[str
         for family, level in ordered
     ]
     trade = _trade(names, found)
-    peaks = _peaks(names, points)
     return [
-        ("Accuracy over the number of objectives", "Bars: 95 % intervals over tasks.", over_n),
-        ("What it takes", "", [*([trade] if trade else []), peaks]),
+        Section("Accuracy over the number of objectives", ["Bars: 95 % intervals over tasks.", Figures(over_n)]),
+        Section("What it takes", [Figures([*([trade] if trade else []), _peaks(names, points)])]),
     ]
 
 
@@ -109,29 +120,24 @@ def _over_n(title: str, names: Sequence[str], points: Sequence[Sequence[Point]],
     traces = []
     for number, (name, side) in enumerate(zip(names, points, strict=True)):
         drawn = [point for point in side if (point.family, point.level) == (family, level)]
-        style = line_style(number)
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [point.accuracy.high - point.accuracy.value for point in drawn],
-            "arrayminus": [point.accuracy.value - point.accuracy.low for point in drawn],
-            "thickness": 1.2,
-            "width": 4,
-            "color": style["line"]["color"],
-        }
+        accuracies = [point.accuracy for point in drawn]
         traces.append(
             {
-                **style,
-                "name": _plain(name),
+                **line_style(number),
+                "name": plain(name),
                 "x": [point.objectives for point in drawn],
-                "y": [point.accuracy.value for point in drawn],
-                "error_y": error,
+                "y": [one.value for one in accuracies],
+                "error_y": error_bars(*zip(*map(_distances, accuracies), strict=True), number) if drawn else {},
                 "text": [f"{point.accuracy.value:.2f}, {point.tasks:,} tasks" for point in drawn],
                 "hovertemplate": "N = %{x}: %{text}<extra>%{fullData.name}</extra>",
             }
         )
-    share = {**SHARE_AXIS, "title": {"text": "share of right answers"}}
-    return {"title": title, "data": traces, "layout": {"xaxis": _sizes(traces), "yaxis": share}}
+    return over_sizes(title, traces, {**SHARE_AXIS, "title": {"text": "share of right answers"}}, "objectives")
+
+
+def _distances(estimate: Estimate) -> tuple[float, float]:
+    """Of the ends of its interval."""
+    return estimate.value - estimate.low, estimate.high - estimate.value
 
 
 def _peaks(names: Sequence[str], points: Sequence[Sequence[Point]]) -> Figure:
@@ -142,29 +148,27 @@ def _peaks(names: Sequence[str], points: Sequence[Sequence[Point]]) -> Figure:
         of = [[point for point in side if point.objectives == n] for n in sizes]
         means = [sum(p.peak * p.tasks for p in some) / sum(p.tasks for p in some) for some in of]
         hover = "N = %{x}: %{y:,.0f} tokens<extra>%{fullData.name}</extra>"
-        traces.append({**line_style(number), "name": _plain(name), "x": sizes, "y": means, "hovertemplate": hover})
+        traces.append({**line_style(number), "name": plain(name), "x": sizes, "y": means, "hovertemplate": hover})
     tokens = {"rangemode": "tozero", "title": {"text": "tokens"}}
-    return {"title": "mean peak, all families", "data": traces, "layout": {"xaxis": _sizes(traces), "yaxis": tokens}}
+    return over_sizes("mean peak, all families", traces, tokens, "objectives")
 
 
-def _trade(names: Sequence[str], found: Sequence[Any]) -> Figure | None:
+def _trade(names: Sequence[str], found: Sequence[Score]) -> Figure | None:
     """The score of all families over tokens per right answer; None where nobody had a right answer."""
     traces = []
     for number, (name, score) in enumerate(zip(names, found, strict=True)):
         if score.per_right is None or score.per_right.tokens == 0:
             continue
-        style = line_style(number)
-        area = score.area
-        error = {"type": "data", "symmetric": False, "array": [area.high - area.value], "thickness": 1.2, "width": 4}
+        below, above = _distances(score.area)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "marker": {**style["marker"], "size": 11},
-                "name": _plain(name),
+                "marker": {**line_style(number)["marker"], "size": 11},
+                "name": plain(name),
                 "x": [score.per_right.tokens],
-                "y": [area.value],
-                "error_y": {**error, "arrayminus": [area.value - area.low], "color": style["marker"]["color"]},
+                "y": [score.area.value],
+                "error_y": error_bars([below], [above], number),
                 "hovertemplate": "%{y:.2f} at %{x:,.0f} tokens<extra>%{fullData.name}</extra>",
             }
         )
@@ -179,66 +183,108 @@ def _trade(names: Sequence[str], found: Sequence[Any]) -> Figure | None:
     return {"title": "score and tokens per right answer, all families", "data": traces, "layout": layout}
 
 
-def _sizes(traces: Sequence[Figure]) -> Figure:
-    sizes = sorted({n for trace in traces for n in trace["x"]})
-    return {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": "N, objectives"}}
+def _viewer(sides: Sequence[Side], names: Sequence[str], room: int) -> Viewer:
+    """All attempts; those at the first tasks of each cell with their turns, as many as fit."""
+    groups = [(name, side, of) for name, side in zip(names, sides, strict=True) for of in _by_cell(side)]
+    kept = [(name, side, of) for name, side, of in groups if any(one.task in side.told for one in of)]
+    most = max((len(of) for _, _, of in kept), default=0)
+    outcomes = _outcomes(sides)
+    tasks, text = first_tasks(lambda tasks: _text(groups, tasks, outcomes), most, room)
+    return Viewer(
+        text=text,
+        shown=sum(one.task in side.told for _, side, of in kept for one in of[:tasks]),
+        of=sum(len(of) for _, _, of in groups),
+        omissions=[
+            f"{_group(name, of[0])}, N = {of[0].objectives}: tasks {tasks + 1:,} to {len(of):,}"
+            for name, _, of in kept
+            if len(of) > tasks
+        ],
+    )
 
 
-def _plain(name: str) -> str:
-    """The name as Plotly shows it unchanged: it reads a little HTML, and the page takes "--name" for a colour."""
-    name = name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return f" {name}" if name.startswith("--") else name
+_Cell = tuple[str, Side, Sequence[Attempt]]
+"""Name of a side, the side, and its attempts at one family, level and size."""
 
 
-def task_data(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
-    """What the list shows: a row per task with one entry per side, null where it did not attempt the task."""
-    attempts = [by_task(side) for side in sides]
-    tasks = {name: attempt for side in attempts for name, attempt in reversed(side.items())}
-    ordered = dict.fromkeys(name for side in attempts for name in side)
-    endings = list(dict.fromkeys(attempt.ended for side in attempts for attempt in side.values()))
-    families = list(dict.fromkeys(attempt.family for attempt in tasks.values()))
-    numbers = {ended: number for number, ended in enumerate(endings)}
-    rows = [
-        [
-            printable(name)[:_LONGEST_DETAIL],
-            families.index(tasks[name].family),
-            tasks[name].level,
-            tasks[name].objectives,
-            [_row(side[name], numbers) if name in side else None for side in attempts],
-        ]
-        for name in ordered
-    ]
+def _text(groups: Sequence[_Cell], tasks: int, outcomes: Mapping[str, str]) -> str:
+    data = PageData(_FILTERS)
+    found = {
+        (id(side), one.task): inflated(side.told[one.task])
+        for _, side, of in groups
+        for one in of[:tasks]
+        if one.task in side.told
+    }
+    asked = {
+        task: tuple(tuple(map(tuple, told[name])) for name in ("questions", "facts"))
+        for (_, task), told in found.items()
+    }
+    for name, side, of in groups:
+        data.add_group(_group(name, of[0]), of[0].objectives)
+        for one in of:
+            told = found.get((id(side), one.task))
+            unknown = tuple((f"Q{n}", "", "") for n in range(1, one.objectives + 1)), ()
+            labels = {
+                "side": name,
+                "family": short(one.family),
+                "level": str(one.level),
+                "objectives": str(one.objectives),
+                "ended": words(short(one.ended)),
+                "outcome": outcomes[one.task],
+            }
+            data.add_attempt(
+                task=(printable(one.task)[:_LONGEST_DETAIL], *asked.get(one.task, unknown)),
+                labels=labels,
+                about=[*_about(one, side)],
+                metrics={"em": one.right},
+                ended=one.ended,
+                detail=printable(one.detail)[:_LONGEST_DETAIL],
+                result=f"{sum(one.right):.4g}/{one.objectives}",
+                solved=one.accuracy == 1,
+                length=turns_in_words(one.turns),
+                answers=told["answers"] if told else (),
+                turns=data.joined(told) if told else (),
+            )
+    return compressed(data.as_json())
+
+
+def _group(name: str, one: Attempt) -> str:
+    return f"{name}, {short(one.family)}"
+
+
+def _by_cell(side: Side) -> list[list[Attempt]]:
+    found: dict[tuple[str, int, int], list[Attempt]] = {}
+    for one in by_task(side).values():
+        found.setdefault((one.family, one.level, one.objectives), []).append(one)
+    return list(found.values())
+
+
+def _outcomes(sides: Sequence[Side]) -> dict[str, str]:
+    """Task -> whether all of its objectives are right: under all sides that attempted it, none, or some."""
+    solved: dict[str, list[bool]] = {}
+    for side in sides:
+        for one in side.attempts:
+            solved.setdefault(one.task, []).append(one.accuracy == 1)
     return {
-        "sides": list(names),
-        "units": [short(side.result.unit or "") for side in sides],
-        "families": list(map(short, families)),
-        "endings": [short(ended).replace("_", " ") for ended in endings],
-        "tasks": rows,
+        task: f"right under {'all' if all(of) else 'some only' if any(of) else 'none'}" for task, of in solved.items()
     }
 
 
-def _row(attempt: Attempt, endings: dict[str, int]) -> list[Any]:
-    spent = attempt.tokens
-    cost = None if attempt.cost is None else float(f"{attempt.cost:.4g}")
-    return [
-        [round(value, 3) for value in attempt.right],
-        endings[attempt.ended],
-        printable(attempt.detail)[:_LONGEST_DETAIL],
-        attempt.turns,
-        attempt.searches,
-        spent.fresh,
-        spent.cached,
-        spent.output,
-        attempt.peak,
-        cost,
-        round(attempt.seconds, 2),
-    ]
+def _about(one: Attempt, side: Side) -> Iterator[str]:
+    spent = one.tokens
+    yield f"after {turns_in_words(one.turns)} with {one.searches} searches"
+    yield f"memory {short(one.memory)}"
+    yield f"{spent.fresh:,} fresh, {spent.cached:,} cached and {spent.output:,} output tokens"
+    yield f"peak {one.peak:,}"
+    if one.cost is not None:
+        yield f"{one.cost:.4g} {short(side.result.unit or '')}"
+    yield f"{one.seconds:.2f} s"
 
 
-def _facts(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
+def _facts(sides: Sequence[Side]) -> list[tuple[str, list[tuple[str, str]]]]:
     """(name, its values): what tells how the results came about, once where they agree."""
     results = list({id(side.result): side.result for side in sides}.values())
     one = results[0]
+    whose = [short(result.model) for result in results]
     facts: list[tuple[str, list[str]]] = [
         ("model", [short(result.model) for result in results]),
         ("suite", [short(one.suite)]),
@@ -251,18 +297,11 @@ def _facts(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
     about = dict.fromkeys(name for result in results for name in list(result.about)[:_MOST_FACTS])
     facts += [(short(str(name)), [_fact(result.about.get(name)) for result in results]) for name in about]
     known = [(name, [value or "none" for value in values]) for name, values in facts if any(values)]
-    return [(name, values if len(set(values)) > 1 else values[:1]) for name, values in known]
+    return [
+        (name, list(zip(whose, values, strict=True)) if len(set(values)) > 1 else [("", values[0])])
+        for name, values in known
+    ]
 
 
 def _fact(value: Any) -> str:
     return "" if value is None else short(value if isinstance(value, str) else json.dumps(value))
-
-
-def _text(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=1)
-def _template() -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_text("page.html.jinja"))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mem1.bench.results import Attempt, Result
@@ -100,6 +100,8 @@ class Side:
 
     result: Result
     memory: str
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Task -> its attempt turn by turn (`mem1.evaluation.report.viewer_data.Told`, compressed), where it was kept."""
 
     @property
     def name(self) -> str:

@@ -10,35 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mem1.bench.scores import Compared, Estimate, Score, Side, compare, names_of, score_of, scores
 from mem1.errors import printable
+from mem1.pages.table import Table
 from mem1.records import Ended
 
 ALL = "all"
 """Heading of the score of all families together."""
 LONGEST = 60
 """Characters of a name that tables show."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Headings and rows; the first column has names, the others numbers, None where there is none."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str | None, ...], ...]
-    marked: frozenset[tuple[int, int]] = frozenset()
-    """(row, column) of the differences whose interval excludes 0."""
-
-    def transposed(self) -> Table:
-        """Columns as rows, for a narrow terminal."""
-        columns = tuple(zip(*self.rows, strict=True)) or ((),) * len(self.headings)
-        return Table(
-            headings=(self.headings[0], *(str(name) for name in columns[0])),
-            rows=tuple((heading, *cells) for heading, cells in zip(self.headings[1:], columns[1:], strict=True)),
-            marked=frozenset((column - 1, row + 1) for row, column in self.marked),
-        )
 
 
 def families_of(sides: Sequence[Side]) -> list[str]:

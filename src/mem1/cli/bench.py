@@ -14,8 +14,9 @@ from rich.markup import escape
 
 from mem1.cli import bench_compare
 from mem1.cli.options import Command, DeviceOption, Group, JsonOption, known, refuse, work_begins
-from mem1.cli.progress import bars, say, stderr, table
+from mem1.cli.progress import bars, say, stderr
 from mem1.errors import UserError, printable
+from mem1.pages.table import printed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,12 +100,13 @@ def command(
     if invocation.invoked_subcommand is not None:
         refuse(invocation, *options, because=f"goes with a run; mem1 bench {invocation.invoked_subcommand} has its own")
         return
-    from mem1.bench.page import write_page
+    from mem1.bench.page import bench_page
     from mem1.bench.results import RESULT
     from mem1.bench.running import run
     from mem1.bench.scores import sides_of
     from mem1.bench.suites import MOST_SEED, suite_of
     from mem1.bench.tables import comparisons
+    from mem1.pages.page import write_page
     from mem1.prices import chosen_prices
 
     who = {"--base-url": base_url, "--policy": policy, "--script": script}
@@ -156,7 +158,7 @@ def command(
             on_progress=bar,
         )
     sides = sides_of(result)
-    write_page(folder / PAGE, sides, title=result.model)
+    write_page(folder / PAGE, bench_page(sides, title=result.model))
     compared = comparisons(sides)
     if as_json:
         written = {"result": str(folder / RESULT), "page": str(folder / PAGE), "seconds": result.seconds}
@@ -293,7 +295,7 @@ def _show_estimate(
         "model that thinks writes more."
     )
     headings = ["memory", "tasks", "tokens in", "cached of them", "tokens out", "cost"]
-    console.print(table(headings, rows, title=f"{suite.name}, seed {seed}", caption=caption))
+    console.print(printed(headings, rows, title=f"{suite.name}, seed {seed}", caption=caption))
 
 
 class _Bar:

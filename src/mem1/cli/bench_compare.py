@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 
 from mem1.cli.options import JsonOption, make_folder_of, new_file, work_begins
-from mem1.cli.progress import say, table
+from mem1.cli.progress import say
 from mem1.errors import UserError, printable
+from mem1.pages.table import fitting
 
 if TYPE_CHECKING:
     from mem1.bench.scores import Compared, Side
-    from mem1.bench.tables import Table
 
 
 def command(
@@ -33,8 +30,9 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Set results side by side: scores, what they cost, and differences from the first on the same tasks."""
-    from mem1.bench.page import write_page
+    from mem1.bench.page import bench_page
     from mem1.bench.tables import comparisons
+    from mem1.pages.page import write_page
 
     if plot is not None:
         new_file(plot)
@@ -45,7 +43,8 @@ def command(
         raise UserError(f"{sides[0].name} is all that {results[0]} holds; give a second result to compare it with")
     compared = comparisons(sides)
     if plot is not None:
-        write_page(plot, sides, title=" and ".join(dict.fromkeys(side.result.model for side in sides)))
+        title = " and ".join(dict.fromkeys(side.result.model for side in sides))
+        write_page(plot, bench_page(sides, title=title))
         say(str(plot))
     if as_json:
         print(json.dumps(record(sides, compared)))
@@ -120,38 +119,7 @@ def show(sides: Sequence[Side], compared: Sequence[Compared]) -> None:
         ("tokens and cost", spent_table(sides)),
         ("attempts by ending", endings_table(sides)),
     ):
-        for part in _parts(console, title, found.transposed()):
+        for part in fitting(console, found.transposed(), title):
             console.print(part)
     for note in notes(sides, compared):
         console.print(escape(printable(note)))
-
-
-_HEADING = 24
-"""Characters of a heading before it continues on the next line."""
-
-
-def _parts(console: Console, title: str, found: Table) -> Iterator[Any]:
-    """The table, cut between columns into several where the terminal is too narrow; each has the first column."""
-    rows = [
-        [
-            None if cell is None else escape(cell) + (" *" if (row, column) in found.marked else "")
-            for column, cell in enumerate(line)
-        ]
-        for row, line in enumerate(found.rows)
-    ]
-    headings = [textwrap.fill(heading, _HEADING) for heading in found.headings]
-
-    def part(start: int, end: int) -> Any:
-        shown = [[row[0], *row[start:end]] for row in rows]
-        return table([headings[0], *headings[start:end]], shown, title=title if start == 1 else None)
-
-    unlimited = console.options.update(max_width=sys.maxsize)
-    start = 1
-    while start < len(headings):
-        end = start + 1
-        while (
-            end < len(headings) and Measurement.get(console, unlimited, part(start, end + 1)).maximum <= console.width
-        ):
-            end += 1
-        yield part(start, end)
-        start = end

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mem1.cli.options import OVERRIDES_HELP, Fills, JsonOption, expanded, refuse
-from mem1.cli.progress import table
 from mem1.configuration.model import MOST_TOKENS
 from mem1.errors import UserError
+from mem1.pages.table import printed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,7 +137,7 @@ def _show_stage(console: Console, plan: Plan, stage: StagePlan) -> None:
     where = "one process" if plan.gpus is None else f"one GPU of {plan.gpus}"
     rows = [(name, _gb(size), f"{size / memory.peak:.0%}") for name, size in memory.parts.items()]
     rows.append((f"peak, at {memory.moment}", _gb(memory.peak), ""))
-    console.print(table(("part", "GB", "share"), rows, title=f"[{stage.name}] memory of {where}"))
+    console.print(printed(("part", "GB", "share"), rows, title=f"[{stage.name}] memory of {where}"))
     if memory.host:
         console.print(f"and {_gb(memory.host)} GB of the machine's own memory for each GPU.")
     if stage.server is not None:
@@ -154,16 +154,16 @@ def _show_stage(console: Console, plan: Plan, stage: StagePlan) -> None:
         ("largest pack", f"{tokens.largest_pack:,}"),
         ("longest context and completion", f"{tokens.longest:,}"),
     ]
-    console.print(table(("", "number"), counts, title=f"[{stage.name}] a step of {stage.steps}"))
+    console.print(printed(("", "number"), counts, title=f"[{stage.name}] a step of {stage.steps}"))
     total = sum(stage.flops.values())
     flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in stage.flops.items()]
-    console.print(table(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
+    console.print(printed(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
     if stage.time is not None:
         seconds = sum(stage.time.values())
         spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in stage.time.items()]
         spent.append(("a step", f"{seconds:,.1f}", ""))
         spent.append((f"{stage.steps} steps, in hours", f"{seconds * stage.steps / 3600:,.1f}", ""))
-        console.print(table(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))
+        console.print(printed(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))
 
 
 def _say_whether_it_fits(console: Console, plan: Plan) -> None:
@@ -182,7 +182,7 @@ def _say_whether_it_fits(console: Console, plan: Plan) -> None:
 
 def _show_advice(console: Console, advice: Sequence[Change]) -> None:
     rows = [(change.what, _gb(change.peak), "yes" if change.fits else "no") for change in advice]
-    console.print(table(("change", "peak, GB", "fits"), rows, title="Changes, each added to those before it"))
+    console.print(printed(("change", "peak, GB", "fits"), rows, title="Changes, each added to those before it"))
     if not advice or not advice[-1].fits:
         console.print("Even together they do not fit; take a smaller model or more GPUs.")
 

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 
 from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
-from mem1.cli.progress import bars, say, stderr, table
+from mem1.cli.progress import bars, say, stderr
 from mem1.errors import UserError
 from mem1.interrupts import stopped_while
+from mem1.pages.table import printed
 
 if TYPE_CHECKING:
     from mem1.extras.probe.probing import Probed, Write
@@ -58,10 +59,11 @@ def command(
 ) -> None:
     """Plant facts in long transcripts, let memories shorten them, and count what is kept, recoverable or lost."""
     from mem1.extras.probe.compactors import served, stand_in
-    from mem1.extras.probe.page import write_page
+    from mem1.extras.probe.page import probe_page
     from mem1.extras.probe.probing import summary
     from mem1.extras.probe.transcripts import make_transcript
     from mem1.messages.folding import state_words
+    from mem1.pages.page import write_page
     from mem1.prices import price_class
 
     if transcripts is not None:
@@ -84,7 +86,7 @@ def command(
     found = _probed(chosen, write, state, given, total)
     rows = [summary(name, runs, known) for name, runs in found.items()]
     if plot is not None:
-        write_page(plot, found, known, writer=model or "stand-in")
+        write_page(plot, probe_page(found, known, writer=model or "stand-in"))
     if as_json:
         print(json.dumps({"prices": prices, "writer": model or "stand-in", "memories": rows}))
         return
@@ -149,4 +151,4 @@ def _table(rows: Sequence[dict[str, Any]], runs: Sequence[Probed], writer: str) 
         f"Facts: {facts}, transcripts: {len(runs)}; states by {writer}. Tokens of the longest prompt, and of all "
         "prompts of a transcript, are estimated at four characters each; cost is relative to appending."
     )
-    return table(headings, shown, caption=caption)
+    return printed(headings, shown, caption=caption)

@@ -1,18 +1,17 @@
-"""The terminal: messages, one live line for what runs now, and tables. Results go to stdout, all else to stderr."""
+"""The terminal: messages, and one live line for what runs now. Results go to stdout, all else to stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from mem1.errors import printable
@@ -60,32 +59,6 @@ def say(message: str, kind: str | None = None) -> None:
     colour = "bold red" if kind == "error" else "yellow"
     head = "" if kind is None else f"[{colour}]{kind}:[/] "
     Console(stderr=True, highlight=False).print(head + shown, soft_wrap=True)
-
-
-def table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str | None]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-    left: Sequence[int] = (),
-) -> Table:
-    """A plain table: the first column and those in `left` are left-aligned, the others right-aligned."""
-    shown = Table(
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        title=title and escape(title),
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-    )
-    for number, heading in enumerate(headings):
-        justify = "left" if number == 0 or number in left else "right"
-        shown.add_column(escape(heading), justify=justify, vertical="bottom", no_wrap=number > 0)
-    for row in rows:
-        shown.add_row(*("" if cell is None else cell for cell in row))
-    return shown
 
 
 class _Lines(Progress):

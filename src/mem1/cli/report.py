@@ -29,9 +29,10 @@ def command(
     ] = None,
 ) -> None:
     """Write a page with table, figures, learning curves and every trajectory; or print the table for a paper."""
-    from mem1.evaluation.report.page import write_page
+    from mem1.evaluation.report.page import report
     from mem1.evaluation.report.rows import rows_of
     from mem1.evaluation.report.tables import FORMATS
+    from mem1.pages.page import write_page
 
     if format != "html" and format not in FORMATS:
         raise UserError(f"unknown format {format!r}; known: html, {', '.join(FORMATS)}")
@@ -49,7 +50,7 @@ def command(
     read = read_runs(runs, tokenizer=tokenizer)
     if format == "html":
         path = out or Path(PAGE)
-        write_page(path, read, title=", ".join(run.name for run in read))
+        write_page(path, report(read, title=", ".join(run.name for run in read)))
         print(printable(str(path)))
         return
     table = FORMATS[format](rows_of(read))

@@ -146,7 +146,7 @@ def _show(
     """The checks on stdout: one JSON object, or a table."""
     from rich.console import Console
 
-    from mem1.cli.progress import table
+    from mem1.pages.table import printed
 
     trajectories = [t for group in groups for t in group.trajectories]
     sizes = {
@@ -178,7 +178,7 @@ def _show(
         )
         for check in checks
     ]
-    console.print(table(("check", "measured", "limit", "unit", "compared", "verdict"), lines, left=(3, 5)))
+    console.print(printed(("check", "measured", "limit", "unit", "compared", "verdict"), lines, left=(3, 5)))
     for check in checks:
         if check.failed:
             console.print(f"{check.name}: {check.explanation}", soft_wrap=True)

@@ -11,7 +11,8 @@ import pytest
 from builders import POLICIES
 from reports import CODEC, HOSTILE, LAZY, atlas, attempts, decode_words, hostile_attempt, random_run, run_of
 
-from mem1.evaluation.report.page import write_page
+from mem1.evaluation.report.page import report
+from mem1.pages.page import write_page
 
 pytestmark = pytest.mark.browser
 DARK, LIGHT = "rgb(20, 23, 26)", "rgb(253, 253, 251)"
@@ -22,7 +23,7 @@ def opened(watched: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     """Writes and opens a page."""
 
     def open_(runs: list[Any], hash: str = "", **options: Any) -> Any:
-        write_page(tmp_path / "report.html", runs, title="t")
+        write_page(tmp_path / "report.html", report(runs, title="t"))
         return watched(tmp_path / "report.html", until="data-figures-ms", hash=hash, **options)
 
     return open_
@@ -92,7 +93,7 @@ def test_hostile_texts_are_shown_as_they_are(opened: Any):
     page.locator("mark").first.wait_for()
     assert page.locator("mark").first.inner_text() == "<img src=x onerror="
     page.fill("#search", "(.*[")
-    page.get_by_text("0 of 1 trajectories").wait_for()
+    page.get_by_text("0 of 1 attempts").wait_for()
 
 
 def test_the_keyboard_goes_through_turns_and_trajectories_compares_and_searches(opened: Any):
@@ -116,9 +117,9 @@ def test_the_keyboard_goes_through_turns_and_trajectories_compares_and_searches(
     page.wait_for_url("**#t=1&turn=1")
     press("/")
     page.keyboard.type("j nothing has this")  # letters in the field are no commands
-    page.get_by_text("0 of 6 trajectories").wait_for()
+    page.get_by_text("0 of 6 attempts").wait_for()
     page.fill("#search", "14 turns left")  # in the first result of every attempt, which two turns show
-    page.get_by_text("6 of 6 trajectories").wait_for()
+    page.get_by_text("6 of 6 attempts").wait_for()
     assert page.locator("mark").all_inner_texts() == ["14 turns left"]
     assert page.locator("#detail .hit").count() == 2
     press("Escape")
@@ -153,18 +154,18 @@ def test_a_link_opens_its_turn_and_a_wrong_one_the_nearest(opened: Any):
     page = opened(two_policies(), "#t=5&turn=3&with=2")
     assert [page.locator(".sizes b").first.inner_text(), page.locator("article").count()] == ["Turn 3", 2]
     page.evaluate("location.hash = '#t=99&turn=-4&with=x'")
-    page.locator("article[aria-label='trajectory 6']").wait_for()
+    page.locator("article[aria-label='attempt 6']").wait_for()
     assert page.locator(".sizes b").first.inner_text() == "Turn 1"
 
 
 def test_filters_narrow_the_list(opened: Any):
     page = opened(two_policies())
     page.select_option("select[name=policy]", "trained, constant")
-    page.get_by_text("3 of 6 trajectories").wait_for()
+    page.get_by_text("3 of 6 attempts").wait_for()
     page.select_option("select[name=solved]", "all right")
-    page.get_by_text("3 of 6 trajectories").wait_for()
+    page.get_by_text("3 of 6 attempts").wait_for()
     page.select_option("select[name=policy]", "base, constant")
-    page.get_by_text("0 of 6 trajectories").wait_for()
+    page.get_by_text("0 of 6 attempts").wait_for()
 
 
 def test_what_was_dropped_gained_and_changed_is_shown(opened: Any):

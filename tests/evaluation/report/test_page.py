@@ -9,14 +9,14 @@ import hashlib
 import re
 
 import pytest
-from report_pages import JUDGED, STATIC, Page, unpacked
+from report_pages import JUDGED, STATIC, Page, render, unpacked, write_page
 from report_pages import html as html
 from report_pages import page as page
 from reports import HOSTILE, atlas, attempts, decode_words, hostile_attempt, random_run, run_of
 
 from mem1.errors import UserError
-from mem1.evaluation.report.page import LARGEST, SCRIPTS, render, write_page
 from mem1.evaluation.report.viewer_data import fit
+from mem1.pages.page import LARGEST, SCRIPTS
 from mem1.records import Ended
 
 
@@ -65,7 +65,7 @@ def test_the_scripts_never_read_text_as_markup(page):
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc"
     assert not re.search(forbidden, page.scripts["page"])
     assert "</script" not in page.scripts["page"]
-    for name in (*SCRIPTS, "start.js"):
+    for name in SCRIPTS:
         assert (STATIC / name).read_text() in page.scripts["page"]
 
 
@@ -127,7 +127,8 @@ def test_a_failed_and_unscored_trajectory_is_there():
     )  # fmt: skip
     data = unpacked(Page(render([run_of(("x", [failed]), decode=decode_words)], title="t")).scripts["data"])
     (shown,) = data["trajectories"]
-    assert (shown["ended"], shown["detail"], shown["reward"]) == ("bad_tags", "<IS> is open", None)
+    assert (shown["ended"], shown["detail"], shown["solved"]) == ("bad_tags", "<IS> is open", False)
+    assert shown["about"] == "after 1 turn of at most 2, memory constant, never scored"
 
 
 def test_what_does_not_fit_is_left_out_task_by_task_and_named():
@@ -144,7 +145,7 @@ def test_what_does_not_fit_is_left_out_task_by_task_and_named():
     tasks = len(data["trajectories"]) // 2
     assert 20 < tasks < 40
     assert [t["group"] for t in data["trajectories"]] == [0] * tasks + [1] * tasks
-    assert f"{2 * tasks} of 80 trajectories are on this page" in page.shown
+    assert f"The turns of {2 * tasks} of 80 attempts are on this page" in page.shown
     assert f"trained, N = 2: tasks {tasks + 1} to 40" in page.shown
     assert f"base, N = 2: tasks {tasks + 1} to 40" in page.shown
 
@@ -174,7 +175,7 @@ def test_the_page_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path):
 def test_a_file_that_is_no_report_is_never_replaced(tmp_path, mine: str):
     path = tmp_path / "thesis.html"
     path.write_text(mine, encoding="latin-1")
-    with pytest.raises(UserError, match=r"thesis\.html exists and is not a report of mem1; choose another file"):
+    with pytest.raises(UserError, match=r"thesis\.html exists and is not a page of mem1; choose another file"):
         write_page(path, [run_of(decode=decode_words)], title="t")
     assert path.read_text(encoding="latin-1") == mine
 

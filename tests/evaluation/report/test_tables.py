@@ -31,7 +31,7 @@ def printed(results: list[ReportRow]) -> str:
 def test_the_cells_of_a_row_by_hand():
     # `hostile_attempt` has its peak at turn 2: 1 + 3 + 3 + 2 + 1 + 1 = 11 tokens with the prompt, 10 without
     cells = results(rows())
-    assert cells.body[2] == ["trained", "1", "3", "1.00 [0.00, 1.00]", "1.00", "2.0", "11", "10", "11"]
+    assert cells.rows[2] == ["trained", "1", "3", "1.00 [0.00, 1.00]", "1.00", "2.0", "11", "10", "11"]
     assert cells.headings[:4] == ["policy", "N", "tasks", "EM per objective"] and cells.names == 1
 
 
@@ -39,14 +39,14 @@ def test_a_new_number_needs_a_column_and_nothing_else():
     lost = Column("lost", "facts", lambda row: row.facts_lost or None, ".1f")
     with_facts = [row(facts_lost=0.25), row(n=2)]
     cells = results(with_facts, (*MAIN, lost))
-    assert (cells.headings[-1], [line[-1] for line in cells.body]) == ("lost", ["0.2", ""])
+    assert (cells.headings[-1], [line[-1] for line in cells.rows]) == ("lost", ["0.2", ""])
     assert lost not in shown((*MAIN, lost), rows())
 
 
 def test_a_domain_without_exact_match_shows_its_own_metrics_in_its_place():
     own = row(em=None, em_low=None, em_high=None, f1=None, metrics={"steps": 3.5, "steps_low": 3.0, "steps_high": 4.0})
     cells = results([own])
-    assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.body[0][3] == "3.50 [3.00, 4.00]"
+    assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.rows[0][3] == "3.50 [3.00, 4.00]"
     assert headlines([own])[0].label.startswith("steps at") and note([own]).count("steps: mean over tasks [95 % ") == 1
     assert "EM" not in note([own])
     assert headlines([replace(own, metrics={})])[0].label.startswith("mean reward at")
@@ -71,7 +71,7 @@ def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_a
     cells = by_depth(mixed)
     assert cells is not None
     assert cells.headings == ["policy", "N", "EM at depth 0", "1", "2"]
-    assert cells.body == [["base", "2", "0.75", "0.50", "0.25"], ["trained", "2", "1.00", "0.50", ""]]
+    assert cells.rows == [["base", "2", "0.75", "0.50", "0.25"], ["trained", "2", "1.00", "0.50", ""]]
     assert "EM at depth 0" in printed(mixed) and "EM at depth 0" in markdown(mixed)
     assert by_depth(rows()) is None and "depth" not in printed(rows())
 
@@ -89,7 +89,7 @@ def test_seeds_of_one_family_are_shown_each_and_as_their_mean_with_the_lowest_an
     (mean,) = one.mean
     assert (mean.em, mean.em_low, mean.em_high) == (0.75, 0.5, 1.0)
     assert (mean.tasks, mean.endings["answered"], mean.run) == (6, 6, "mean of 2 runs")
-    assert [line[:2] for line in results(seeds()).body] == [
+    assert [line[:2] for line in results(seeds()).rows] == [
         ["trained, a", "s0"], ["trained, a", "s1"], ["trained, a", "mean of 2 runs"], ["trained, b", "other"],
     ]  # fmt: skip
     assert "[lowest run, highest run]" in note(seeds()) and "lowest run" not in note(rows())

@@ -17,8 +17,9 @@ from worlds import SAMPLING, replay, rollout, shelf, task
 from mem1.engines.codec import Codec
 from mem1.evaluation.fact_retention import facts_of
 from mem1.evaluation.report.token_attribution import Piece, cut, dropped, texts_between
-from mem1.evaluation.report.viewer_data import PageData, changes, compressed, facts_by_turn
+from mem1.evaluation.report.viewer_data import PageData, changes, facts_by_turn
 from mem1.memory import Capped, Full, MemoryPolicy, NoMemory, next_context
+from mem1.pages.page import compressed, inflated
 from mem1.policy.folders import SHIPPED, SHIPPED_SHOP, policy_folder
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER_SUMMARY
@@ -38,7 +39,7 @@ def read(data: PageData, flat: list[int]) -> list[Piece]:
 def test_the_data_hold_exactly_what_the_tokenizer_makes_of_each_context_completion_and_result(policy):
     trajectories = attempts(atlas(), 4, context=policy)
     data = PageData()
-    data.add_group(name="x")
+    data.add_group("x", 1)
     for trajectory in trajectories:
         data.add(trajectory, CODEC.decode)
     compared = 0
@@ -275,7 +276,7 @@ def test_what_stayed_and_what_came_are_the_new_state(last, state):
 
 def test_the_page_data_of_a_trajectory_by_hand():
     data = PageData()
-    data.add_group(name="x")
+    data.add_group("x", 1)
     data.add(hostile_attempt(), decode_words)
     (shown,) = data.as_json()["trajectories"]
     first, second = shown["turns"]
@@ -283,22 +284,25 @@ def test_the_page_data_of_a_trajectory_by_hand():
     assert read(data, first["changes"] and first["completion"])[0] == Piece("state", "<IS> Oslo </IS>", 3, 1)
     assert (first["facts"], second["facts"]) == (".", ".")
     assert shown["answers"] == ["Bergen"] and shown["ended"] == "answered"
+    assert (shown["result"], shown["solved"], shown["length"]) == ("1/1", True, "2 turns")
+    assert shown["about"] == "after 2 turns of at most 2, memory constant, reward 1"
     assert data.as_json()["tasks"] == [
-        {"id": "t", "limit": 2, "questions": (("Q1", "Where 0 <b>?", "Oslo"),), "facts": (("Q1", "Oslo", False),)}
+        {"id": "t", "questions": (("Q1", "Where 0 <b>?", "Oslo"),), "facts": (("Q1", "Oslo", False),)}
     ]
 
 
 def test_a_trajectory_without_task_turns_and_scores_has_its_place():
     data = PageData()
-    data.add_group(name="x")
+    data.add_group("x", 1)
     data.add(Trajectory(turns=()), decode_words)
     (shown,) = data.as_json()["trajectories"]
-    assert (shown["turns"], shown["metrics"], shown["reward"]) == ([], {}, None)
+    assert (shown["turns"], shown["metrics"], shown["result"]) == ([], {}, "\u2013")
+    assert shown["about"] == "after 0 turns, memory , never scored"
 
 
 def test_attempts_at_one_task_have_one_task_and_others_another():
     data = PageData()
-    data.add_group(name="x")
+    data.add_group("x", 1)
     for trajectory in (hostile_attempt(), hostile_attempt(em=0.0), hostile_attempt(objectives=2)):
         data.add(trajectory, decode_words)
     assert [t["task"] for t in data.as_json()["trajectories"]] == [0, 0, 1]
@@ -308,5 +312,5 @@ def test_attempts_at_one_task_have_one_task_and_others_another():
 @given(st.lists(st.text() | st.integers()))
 def test_compressed_data_are_letters_and_come_back_as_they_were(value):
     text = compressed(value)
-    assert json.loads(gzip.decompress(base64.b64decode(text))) == value
+    assert json.loads(gzip.decompress(base64.b64decode(text))) == inflated(text) == value
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")

@@ -129,6 +129,7 @@ def test_the_command_prints_a_table_json_and_a_page(terminal: Terminal, tmp_path
     assert code == 0 and "window(2)" in out and "100 %" in out
     page = (tmp_path / "new" / "probe.html").read_text("utf-8")
     assert "What memories keep" in page and "Content-Security-Policy" in page
+    assert page.count('class="plot"') == 4 and "window(2)" in page
     code, out, _ = terminal(*given, "--json")
     keep, window = json.loads(out)["memories"]
     assert keep["cost_ratio"] == 1 and keep["by_kind"]["path"]["retained"] == 1 and window["lost"] > 0

@@ -1,25 +1,18 @@
-"""The figures of a page as plain data for Plotly.
+"""The figures of a report.
 
-    over_n(rows, EM)      exact match over N with intervals: one line per policy, or per run and their mean
-    curves(runs)          learning curves, one line per run
-    endings(rows)         share of tasks by ending
-
-Each figure is {"title", "data", "layout"}; a colour such as "--line-0" is a CSS variable of the page, light or dark.
+over_n(rows, EM)      exact match over N with intervals: one line per policy, or per run and their mean
+curves(runs)          learning curves, one line per run
+endings(rows)         share of tasks by ending
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from mem1.evaluation.report.rows import EM, Column, ReportRow, Run, Series, series
+from mem1.pages.figures import SHARE_AXIS, Figure, error_bars, line_style, over_sizes
 from mem1.records import Ended
 
-Figure = dict[str, Any]
-
-COLORS = 8
-"""CSS variables --line-0 to --line-7; further lines reuse the colours with another dash."""
-DASHES = ("solid", "dash", "dot", "dashdot")
 SMOOTHED_STEPS = 10
 """Window of the trailing mean over a learning curve, in steps."""
 CURVES = (
@@ -33,8 +26,6 @@ CURVES = (
 """Keys of metrics.jsonl drawn as learning curves, with their titles."""
 SHARES = ("em", "f1", "groups_with_variance")
 """Metrics between 0 and 1, drawn on the whole of that axis."""
-SHARE_AXIS = {"range": [-0.03, 1.03]}
-"""0 and 1 with room for a mark on them."""
 FEW_STEPS = 10
 """Up to here each step has a tick; a longer axis has whole numbers by itself."""
 
@@ -54,9 +45,7 @@ def over_n(
         for number in rewriting:
             shown = True if number == rewriting[-1] else "legendonly"
             traces.append(_if_appended(found[number], number, appended, visible=shown))
-    sizes = sorted({row.objectives for row in rows})
-    axis = {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": "N, questions"}}
-    return {"title": title, "data": traces, "layout": {"xaxis": axis, "yaxis": _axis_of(column is EM)}}
+    return over_sizes(title, traces, _axis_of(column is EM))
 
 
 def _axis_of(share: bool) -> Figure:
@@ -137,9 +126,8 @@ def _over_n(rows: Sequence[ReportRow], number: int, column: Column, name: str) -
     bars = [(column.ends(row), value) for row in drawn if (value := column.value(row)) is not None]
     errors = [(value - low, high - value) for (low, high), value in bars if low is not None and high is not None]
     if len(errors) == len(drawn):
-        lows, highs = zip(*errors, strict=True) if errors else ((), ())
-        error = {"type": "data", "symmetric": False, "array": list(highs), "arrayminus": list(lows)}
-        trace["error_y"] = {**error, "thickness": 1.2, "width": 4, "color": trace["line"]["color"]}
+        below, above = zip(*errors, strict=True) if errors else ((), ())
+        trace["error_y"] = error_bars(below, above, number)
     return trace
 
 
@@ -175,14 +163,3 @@ def _curve(run: Run, number: int, key: str) -> Iterator[Figure]:
 def _trailing_mean(values: Sequence[float]) -> list[float]:
     windows = [values[max(0, i + 1 - SMOOTHED_STEPS) : i + 1] for i in range(len(values))]
     return [sum(window) / len(window) for window in windows]
-
-
-def line_style(number: int) -> Figure:
-    """Colour, dash and mark of the line with this number, from 0."""
-    color = f"--line-{number % COLORS}"
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "line": {"color": color, "width": 2, "dash": DASHES[number // COLORS % len(DASHES)]},
-        "marker": {"color": color, "size": 6},
-    }

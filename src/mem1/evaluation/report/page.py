@@ -1,42 +1,55 @@
-"""One self-contained HTML page about one or more runs: numbers, tables, figures, and every trajectory turn by turn.
+"""The page of one or more runs: numbers, tables, figures, and every trajectory turn by turn.
 
-    write_page("runs/a/report.html", [run], title="a")
-    headlines(rows)  ->  Headline("0.40 → 1.00", "exact match per objective at N = 2, base → trained"), ...
-
-What a reader sees first (headlines, tables) is HTML; figures and trajectories are compressed data that the page's
-scripts lay out once it is shown. Nothing is fetched from anywhere, which the page's content policy forbids, and text
-written by a policy or a document is shown as text: jinja2 escapes it, or the scripts write it as text nodes.
+write_page("runs/a/report.html", report([run], title="a"))
+headlines(rows)  ->  Headline("0.40 → 1.00", "exact match per objective at N = 2, base → trained"), ...
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from mem1.durable import write_file
-from mem1.errors import UserError
-from mem1.evaluation.report.figures import Figure, curves, endings, over_n
-from mem1.evaluation.report.rows import EM, FURTHER, PEAK, REWARD, ReportRow, Run, rows_of, score, series, shown
+from mem1.evaluation.report.figures import curves, endings, over_n
+from mem1.evaluation.report.rows import EM, FURTHER, PEAK, REWARD, ReportRow, Run, rows_of, score, series
 from mem1.evaluation.report.tables import by_depth, note, results, warnings
-from mem1.evaluation.report.viewer_data import compressed, fit
+from mem1.evaluation.report.viewer_data import fit
+from mem1.pages.figures import Figure
+from mem1.pages.page import Details, Figures, Headline, Page, Part, Section
+
+_DEPTH = (
+    "Exact match by depth: the longest chain of references behind a question. A question of depth 0 refers to no "
+    "other; one of depth 1 refers to the answer of such a question."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One large number with a line of explanation."""
+def report(runs: Sequence[Run], *, title: str) -> Page:
+    """The page of these runs."""
+    rows = rows_of(runs)
+    several = len(runs) > 1
+    groups = [Section(heading, [*([said] if said else []), Figures(of)]) for heading, said, of in _figures(runs, rows)]
+    return Page(
+        kind="report",
+        title=title,
+        facts=_facts(runs),
+        warnings=(
+            "Warnings",
+            [f"{run.name}: {said}" if several else said for run in runs for said in run.warnings],
+        ),
+        headlines=[] if several else headlines(rows),
+        sections=[*([Section("Results", _results(rows))] if rows else []), *groups],
+        viewer=(lambda room: fit(runs, room)) if any(run.attempts or run.kept for run in runs) else None,
+        sources=[run.name for run in runs] if several else ["the run"],
+    )
 
-    value: str
-    label: str
+
+def _results(rows: Sequence[ReportRow]) -> list[Part]:
+    depths, further = by_depth(rows), results(rows, FURTHER)
+    meanings = " ".join(f"{heading}: {meaning}." for heading, meaning in further.meanings.items())
+    return [
+        results(rows),
+        " ".join((note(rows), *warnings(rows))),
+        *([depths, _DEPTH] if depths else []),
+        Details("Cost and behaviour", [further, meanings]),
+    ]
 
 
 def headlines(rows: Sequence[ReportRow]) -> list[Headline]:
@@ -82,89 +95,9 @@ def _n(objectives: int) -> str:
 
 _TITLES = {EM.heading: "exact match per objective", REWARD.heading: "mean reward"}
 """Heading of a column -> title of its figure; other headings are titles themselves."""
-LARGEST = 5_000_000
-"""Size limit of a page in bytes; the page names the trajectories left out to keep it."""
-SCRIPTS = (
-    "elements.js",
-    "inflate.js",
-    "theme.js",
-    "scroll.js",
-    "figures.js",
-    "search.js",
-    "turn.js",
-    "trajectory.js",
-    "list.js",
-)
-"""The page's own scripts, joined in this order, with start.js at the end."""
-
-_TITLE_WITHIN = 1 << 16
-"""Leading characters of a page that include its title."""
-_STATIC = files("mem1.evaluation.report") / "static"
 
 
-def write_page(path: str | Path, runs: Sequence[Run], *, title: str) -> None:
-    """Write the page, replacing an older one atomically.
-
-    Raises UserError if the file cannot be written, or holds something that is no such page.
-    """
-    path = Path(path)
-    if path.exists() and not _is_page(path):
-        raise UserError(f"{path} exists and is not a report of mem1; choose another file")
-    page = render(runs, title=title)
-    try:
-        write_file(path, page.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot write the report ({error.strerror}); choose another folder") from error
-
-
-def _is_page(path: Path) -> bool:
-    """Whether the file begins like a page."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            start = file.read(_TITLE_WITHIN)
-    except (OSError, UnicodeDecodeError):
-        return False
-    head = ("<!doctype html>", 'http-equiv="Content-Security-Policy"', " · mem1</title>")
-    return start.lstrip().startswith(head[0]) and all(part in start for part in head)
-
-
-def render(runs: Sequence[Run], *, title: str, largest: int = LARGEST) -> str:
-    """The page as one text of at most `largest` bytes, unless it is larger even without trajectories."""
-    rows = rows_of(runs)
-    groups = figure_groups(runs, rows)
-    script = page_script(*map(static_text, (*SCRIPTS, "start.js")))
-    values: dict[str, Any] = {
-        "title": title,
-        "policy": content_policy(script, plotly()),
-        "style": Markup(stylesheet()),  # ours, not data
-        "script": Markup(script),
-        "facts": _facts(runs),
-        "runs": [run.name for run in runs],
-        "warnings": [f"{run.name}: {said}" if len(runs) > 1 else said for run in runs for said in run.warnings],
-        "headlines": headlines(rows) if len(runs) == 1 else [],
-        "tables": [table for table in (results(rows), by_depth(rows)) if table] if rows else [],
-        "further": results(rows, FURTHER) if rows else None,
-        "meanings": {column.heading: column.meaning for column in shown(FURTHER, rows)},
-        "note": " ".join((note(rows), *warnings(rows))) if rows else "",
-        "groups": groups,
-        "plotly": packed_plotly() if groups else "",
-        "specs": compressed([figure for _, _, figures in groups for figure in figures]),
-    }
-    template = _template()
-    empty = template.render(**values, fitted=fit([], largest))
-    room = largest - _size(empty)
-    page = template.render(**values, fitted=fit(runs, room))
-    while _size(page) > largest and room > 0:  # the list of omissions needs room, too
-        room -= _size(page) - largest
-        page = template.render(**values, fitted=fit(runs, room))
-    return page
-
-
-def _size(page: str) -> int:
-    return len(page.encode("utf-8", errors="replace"))
-
-
-def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
+def _figures(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[str, str, list[Figure]]]:
     """(heading, note, figures) of each group with something to draw."""
     column = score(rows)
     scores = over_n(rows, column, _TITLES.get(column.heading, column.heading))
@@ -180,51 +113,8 @@ def figure_groups(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[tuple[
     return [group for group in groups if group[2]]
 
 
-def content_policy(*scripts: str) -> str:
-    """The Content-Security-Policy: only these scripts, and no network."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-def _facts(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+def _facts(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, str]]]]:
     """(name, its value in each run, or the one value shared by all)."""
     names = dict.fromkeys(name for run in runs for name in run.facts)
-    values = {name: [run.facts.get(name, "") for run in runs] for name in names}
-    return [(name, of[:1] if len(set(of)) == 1 else of) for name, of in values.items()]
-
-
-def page_script(*parts: str) -> str:
-    """One script of several parts, which share their names with each other and with nothing else."""
-    joined = "\n".join(parts)
-    return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
-
-
-def static_text(name: str) -> str:
-    """A part of the page: one of `SCRIPTS`, a style or a template."""
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
-def stylesheet() -> str:
-    """The style of the page."""
-    return static_text("page.css")
-
-
-def packed_plotly() -> str:
-    """`plotly()` as the scripts inflate it: base64 of gzip."""
-    return base64.b64encode(_plotly()).decode("ascii")
-
-
-def plotly() -> str:
-    """plotly.js 4.1.1, the bundle "basic" as published (npm plotly.js-basic-dist-min)."""
-    return gzip.decompress(_plotly()).decode("utf-8")
-
-
-def _plotly() -> bytes:
-    return (_STATIC / "plotly-basic.min.js.gz").read_bytes()
-
-
-@lru_cache(maxsize=1)
-def _template() -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(static_text("page.html.jinja"))
+    values = {name: [(run.name, run.facts.get(name, "")) for run in runs] for name in names}
+    return [(name, of[:1] if len({value for _, value in of}) == 1 else of) for name, of in values.items()]

@@ -23,9 +23,10 @@ from typing import Any
 from mem1.configuration import read_toml
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.evaluation.report.page import write_page
+from mem1.evaluation.report.page import report
 from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.evaluation.store import read_made_by
+from mem1.pages.page import write_page
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
 from mem1.records import Trajectory
 from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, read_metrics
@@ -38,7 +39,7 @@ _PROGRAM = {"__main__.py": "mem1"}
 
 def write_run_report(run: Path, *, tokenizer: Path | None = None) -> Path:
     """Write `run/report.html` anew and return its path. Raises UserError as `read_runs` does."""
-    write_page(run / PAGE, read_runs([run], tokenizer=tokenizer), title=run.resolve().name)
+    write_page(run / PAGE, report(read_runs([run], tokenizer=tokenizer), title=run.resolve().name))
     return run / PAGE
 
 

@@ -19,64 +19,56 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mem1.evaluation.report.rows import EM, FURTHER, Column, ReportRow, Series, main_columns, own_metrics, series, shown
+from mem1.pages.table import Table, markdown_text, printed
+from mem1.pages.table import latex as latex_table
+from mem1.pages.table import markdown as markdown_table
 from mem1.records import Ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cells:
-    """A table of texts."""
-
-    headings: Sequence[str]
-    body: Sequence[Sequence[str]]
-    names: int
-    """Number of leading columns that name the row; the others are numbers."""
-
-
-def results(rows: Sequence[ReportRow], columns: Sequence[Column] | None = None) -> Cells:
+def results(rows: Sequence[ReportRow], columns: Sequence[Column] | None = None) -> Table:
     """One line per run, policy and N; the mean follows the runs of a policy."""
     wanted = shown(main_columns(rows) if columns is None else columns, rows)
-    several = len({row.run for row in rows}) > 1
-    return Cells(
-        headings=["policy", *(["run"] if several else []), *(column.heading for column in wanted)],
-        body=[
-            [line.name, *([row.run] if several else []), *(column.cell(row) for column in wanted)]
-            for line, row in _in_order(series(rows))
-        ],
-        names=2 if several else 1,
-    )
+    lines = [(line, row, [column.cell(row) for column in wanted]) for line, row in _in_order(series(rows))]
+    return _table(rows, [column.heading for column in wanted], lines, {c.heading: c.meaning for c in wanted})
 
 
-def by_depth(rows: Sequence[ReportRow]) -> Cells | None:
+def by_depth(rows: Sequence[ReportRow]) -> Table | None:
     """Exact match by depth; None if no question depends on another."""
     deepest = max((int(depth) for row in rows for depth in row.em_by_depth or ()), default=0)
     if not deepest:
         return None
-    several = len({row.run for row in rows}) > 1
     depths = [str(depth) for depth in range(deepest + 1)]
-    return Cells(
-        headings=["policy", *(["run"] if several else []), "N", "EM at depth 0", *depths[1:]],
-        body=[
-            [
-                line.name,
-                *([row.run] if several else []),
-                str(row.objectives),
-                *(f"{row.em_by_depth[depth]:.2f}" if depth in row.em_by_depth else "" for depth in depths),
-            ]
-            for line, row in _in_order(series(rows))
-            if row.em_by_depth is not None
-        ],
+    lines = []
+    for line, row in _in_order(series(rows)):
+        if (found := row.em_by_depth) is not None:
+            cells = [f"{found[depth]:.2f}" if depth in found else "" for depth in depths]
+            lines.append((line, row, [str(row.objectives), *cells]))
+    return _table(rows, ["N", "EM at depth 0", *depths[1:]], lines, {})
+
+
+def _table(
+    rows: Sequence[ReportRow],
+    headings: Sequence[str],
+    lines: Sequence[tuple[Series, ReportRow, Sequence[str]]],
+    meanings: Mapping[str, str],
+) -> Table:
+    """The lines behind their policy, and its run if there are several."""
+    several = len({row.run for row in rows}) > 1
+    runs = {row.run for row in rows}
+    return Table(
+        headings=["policy", *(["run"] if several else []), *headings],
+        rows=[[line.name, *([row.run] if several else []), *cells] for line, row, cells in lines],
         names=2 if several else 1,
+        strong={number for number, (_, row, _) in enumerate(lines) if row.run not in runs},
+        grouped=True,
+        meanings=meanings,
     )
 
 
@@ -183,47 +175,29 @@ def print_table(rows: Sequence[ReportRow], console: Console) -> None:
     """Print one line per row, with a space between policies."""
     cells = results(rows)
     headings = [h if h == EM.heading else h.replace(" ", "\n", 1) for h in cells.headings]
-    console.print(_table(headings, cells, note(rows)))
+    console.print(_printed(headings, cells, note(rows)))
     for warning in warnings(rows):
         console.print(warning, style="yellow", markup=False, highlight=False)
     if depths := by_depth(rows):
         caption = "Depth: longest chain of references behind a question; 0: it refers to no other."
-        console.print(_table(depths.headings, depths, caption))
+        console.print(_printed(depths.headings, depths, caption))
 
 
-def _table(headings: Sequence[str], cells: Cells, caption: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
-    for position, heading in enumerate(headings):
-        numeric = position >= cells.names
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric, vertical="bottom")
-    body = cells.body
-    for line, following in zip(body, [*body[1:], None], strict=True):
-        table.add_row(*map(escape, line), end_section=following is not None and following[0] != line[0])
-    return table
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # after the end of a row it would start an optional argument
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
+def _printed(headings: Sequence[str], table: Table, caption: str) -> Any:
+    cells = [[escape(cell or "") for cell in line] for line in table.rows]
+    return printed(headings, cells, caption=caption, names=table.names, grouped=True)
 
 
 def markdown(rows: Sequence[ReportRow]) -> str:
     """Tables in GitHub's Markdown, followed by the meaning of the columns."""
-    below = "\n\n".join(map(_markdown_text, (note(rows), *warnings(rows))))
-    return "\n".join([*(_markdown(cells) for cells in _tables(rows)), below, ""])
+    below = "\n\n".join(map(markdown_text, (note(rows), *warnings(rows))))
+    return "\n".join([*(markdown_table(table) for table in _tables(rows)), below, ""])
 
 
 def latex(rows: Sequence[ReportRow]) -> str:
     """`tabular`s for the package booktabs, preceded by the meaning of the columns as a comment."""
     above = [f"% {' '.join(line.split())}" for line in (note(rows), *warnings(rows))]
-    return "\n".join([*above, *(_latex(cells) for cells in _tables(rows)), ""])
+    return "\n".join([*above, *(latex_table(table) for table in _tables(rows)), ""])
 
 
 def csv(rows: Sequence[ReportRow]) -> str:
@@ -240,7 +214,7 @@ FORMATS: Mapping[str, Callable[[Sequence[ReportRow]], str]] = {"md": markdown, "
 """Value of `mem1 report --format` -> writer."""
 
 
-def _tables(rows: Sequence[ReportRow]) -> list[Cells]:
+def _tables(rows: Sequence[ReportRow]) -> list[Table]:
     tables = (results(rows), by_depth(rows), results(rows, FURTHER))
     return [table for table in tables if table is not None]
 
@@ -267,39 +241,3 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     fields = list(dict.fromkeys(column.partition(".")[0] for column in columns))
     return sorted(columns, key=lambda column: fields.index(column.partition(".")[0]))
-
-
-def _markdown(cells: Cells) -> str:
-    rule = ["---" if position < cells.names else "---:" for position in range(len(cells.headings))]
-    lines = [cells.headings, *cells.body]
-    texts = [[_markdown_text(text) for text in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (texts[0], rule, *texts[1:])) + "\n"
-
-
-def _markdown_text(text: str) -> str:
-    """Escape the characters with a meaning in Markdown; the brackets of an interval make no link."""
-    return re.sub(r"([\\`*_<>|#])", r"\\\1", " ".join(text.split()))
-
-
-def _latex(cells: Cells) -> str:
-    align = "".join("l" if position < cells.names else "r" for position in range(len(cells.headings)))
-    head = " & ".join(map(_latex_text, cells.headings)) + r" \\"
-    body: list[str] = []
-    for number, line in enumerate(cells.body):
-        if number and line[0] != cells.body[number - 1][0]:
-            body.append(r"\addlinespace")
-        names = [_latex_text(text) for text in line[: cells.names]]
-        body.append(" & ".join([*names, *map(_latex_cell, line[cells.names :])]) + r" \\")
-    return "\n".join(
-        [rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    )
-
-
-def _latex_cell(text: str) -> str:
-    """A number with its interval in a smaller size."""
-    number, _, interval = text.partition(" ")
-    return _latex_text(number) + (rf" {{\scriptsize {interval}}}" if interval else "")
-
-
-def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

@@ -1,10 +1,11 @@
-"""The data behind a page's viewer, as JSON: every trajectory turn by turn, each text stored once.
+"""The data behind the viewer of a page, as JSON: attempts turn by turn, each text stored once.
 
-{"strings": ["Q1 ...", " <IS> ...", ...],
- "groups": [{"run": "a", "policy": "trained", "context": "constant", "objectives": 2, "name": "trained, constant"}],
- "tasks": [{"id": "atlas-0", "limit": 9, "questions": [["Q1 text", "gold / alias"], ...],
-            "facts": [[1, "gold / alias", false], [1, "Bergen", true], ...]}],
- "trajectories": [{"group": 0, "task": 0, "ended": "answered", "metrics": {"em": [1.0, 0.0]}, "turns": [...], ...}]}
+{"strings": ["Q1 ...", " <IS> ...", ...], "roles": ["prompt", "state", ...],
+ "filters": [{"name": "ended", "label": "ending", "values": ["answered", "out of turns"]}, ...],
+ "groups": [{"name": "trained, constant", "objectives": 2}],
+ "tasks": [{"id": "atlas-0", "questions": [["Q1", "text", "gold / alias"], ...],
+            "facts": [["Q1", "gold / alias", false], ["Q1", "Bergen", true], ...]}],
+ "trajectories": [{"group": 0, "task": 0, "labels": [1, ...], "ended": "answered", "turns": [...], ...}]}
 
 Texts of turns are indices into `strings`. Pieces follow one another, four numbers each: role (an index into "roles"),
 text, tokens, turn of origin (0: none). The viewer computes nothing from them.
@@ -14,17 +15,15 @@ A fact is (its question, its text, whether it only leads to the answer), and eac
     result of turn 1 has "Oslo" (gold of Q1)    state of turn 2 has it    state of turn 3 does not
     ->  status  "."  "h"  "l"       gained at turn 2: fact 0        lost at turn 3: fact 0
 
-If a page would grow too large, only the first k tasks of every policy and size are kept, with one k for all, so that
-what can be compared stays together; the page names what was left out.
+An attempt whose tokens are not at hand when the page is written is kept as a `Told`: its turns as above, with tables of
+its own, which are joined into those of the page. If a page would grow too large, only the first k tasks of every policy
+and size are kept, with one k for all, so that what can be compared stays together; the page names what was left out.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -32,12 +31,18 @@ from typing import Any
 from mem1.evaluation.fact_retention import Fact, Step, facts_of, follow
 from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import Attempts, Run
-from mem1.evaluation.report.token_attribution import Decode, Piece, cut, dropped
-from mem1.records import Task, Trajectory, Turn
+from mem1.evaluation.report.token_attribution import Decode, Piece, TurnPieces, cut, dropped
+from mem1.pages.page import Viewer, compressed
+from mem1.records import Metric, Task, Trajectory, Turn
 from mem1.scoring import split_answers
 
+FILTERS = {"run": "run", "policy": "policy", "objectives": "N", "ended": "ending", "solved": "solved"}
+"""Name of a filter of a report's list -> its label."""
+Told = Mapping[str, Any]
+"""An attempt as it is kept for a page: "task", "answers" and "turns" with their "strings" and "roles"."""
 
-class Table:
+
+class Numbered:
     """Distinct values, numbered in the order of their first occurrence."""
 
     def __init__(self) -> None:
@@ -52,31 +57,71 @@ class Table:
 
 
 class PageData:
-    """Collects trajectories into one JSON object."""
+    """Collects attempts into one JSON object."""
 
-    def __init__(self) -> None:
-        self.strings, self.roles, self.tasks = Table(), Table(), Table()
+    def __init__(self, filters: Mapping[str, str] = FILTERS) -> None:
+        """`filters`: those of the list, name -> label."""
+        self.strings, self.roles, self.tasks = Numbered(), Numbered(), Numbered()
+        self.filters = {name: (label, Numbered()) for name, label in filters.items()}
         self.groups: list[dict[str, Any]] = []
         self.trajectories: list[dict[str, Any]] = []
 
-    def add_group(self, **names: Any) -> None:
-        """Start a group, a policy of a run at one size; the trajectories added next belong to it."""
-        self.groups.append(names)
+    def add_group(self, name: str, objectives: int) -> None:
+        """Start a group, such as a policy of a run at one size; the attempts added next belong to it."""
+        self.groups.append({"name": name, "objectives": objectives})
 
-    def add(self, trajectory: Trajectory, decode: Decode) -> None:
-        """Add a trajectory. Raises ValueError if a turn did not record its prompt tokens."""
-        task = trajectory.task
-        facts = [] if task is None else facts_of(task)
+    def add(self, trajectory: Trajectory, decode: Decode, labels: Mapping[str, str] | None = None) -> None:
+        """Add a trajectory; `labels`: filter -> its value, besides ending and score.
+
+        Raises ValueError if a turn did not record its prompt tokens.
+        """
+        task, ended, em = trajectory.task, words(trajectory.ended), trajectory.metrics.get("em")
+        right = trajectory.per_objective("em")
+        solved = all(value == 1 for value in right) if right else (trajectory.reward or 0) > 0
+        length = turns_in_words(len(trajectory.turns))
+        limit = "" if task is None else f" of at most {task.turn_limit}"
+        reward = "never scored" if trajectory.reward is None else f"reward {number(trajectory.reward)}"
+        about = [f"after {length}{limit}", f"memory {trajectory.context}", reward]
+        score = "\u2013" if trajectory.reward is None else number(trajectory.reward)
+        self.add_attempt(
+            task=_task(task, facts_of(task) if task else ()),
+            labels={"ended": ended, "solved": "all right" if solved else "not all right", **(labels or {})},
+            ended=trajectory.ended.value,
+            detail=trajectory.detail,
+            result=score if em is None else result_of(right),
+            solved=solved,
+            length=length,
+            about=about,
+            answers=split_answers(trajectory.answer, () if task is None else task.numbers),
+            metrics=trajectory.metrics,
+            turns=self.turns_of(trajectory, decode),
+        )
+
+    def add_attempt(
+        self,
+        *,
+        task: tuple[Any, ...],
+        labels: Mapping[str, str],
+        about: Sequence[str],
+        metrics: Mapping[str, Metric],
+        **shown: Any,
+    ) -> None:
+        """Add an attempt.
+
+        task     its id, questions and facts, as in the module
+        labels   filter -> its value
+        about    what is said of it after its ending, before its metrics of the whole attempt
+        shown    the other fields, as in the module: ended, detail, result, solved, length, answers, turns
+        """
+        said = [*about, *(f"{name} {number(value)}" for name, value in metrics.items() if not isinstance(value, tuple))]
         self.trajectories.append(
             {
                 "group": len(self.groups) - 1,
-                "task": self.tasks.number(_task(task, facts)),
-                "ended": trajectory.ended.value,
-                "detail": trajectory.detail,
-                "reward": trajectory.reward,
-                "answers": split_answers(trajectory.answer, () if task is None else task.numbers),
-                "metrics": dict(trajectory.metrics),
-                "turns": self._turns(trajectory, facts, decode),
+                "task": self.tasks.number(task),
+                "labels": [values.number(labels.get(name, "")) for name, (_, values) in self.filters.items()],
+                "about": ", ".join(said),
+                "metrics": {name: value for name, value in metrics.items() if isinstance(value, tuple)},
+                **shown,
             }
         )
 
@@ -84,34 +129,66 @@ class PageData:
         return {
             "strings": self.strings.values,
             "roles": self.roles.values,
+            "filters": [
+                {"name": name, "label": label, "values": values.values}
+                for name, (label, values) in self.filters.items()
+            ],
             "groups": self.groups,
-            "tasks": [dict(zip(("id", "limit", "questions", "facts"), of, strict=True)) for of in self.tasks.values],
+            "tasks": [dict(zip(("id", "questions", "facts"), of, strict=True)) for of in self.tasks.values],
             "trajectories": self.trajectories,
         }
 
-    def _turns(self, trajectory: Trajectory, facts: Sequence[Fact], decode: Decode) -> list[dict[str, Any]]:
-        turns, pieces = trajectory.turns, cut(trajectory.turns, decode)
-        state = ""
+    def turns_of(self, trajectory: Trajectory, decode: Decode) -> list[dict[str, Any]]:
+        """The turns of a trajectory. Raises ValueError if one did not record its prompt tokens."""
+        turns = trajectory.turns
+        sizes = [(len(turn.context_ids), len(turn.completion_ids)) for turn in turns]
+        shown = zip(turns, cut(turns, decode), sizes, appended_tokens(trajectory), strict=True)
+        return self.turns([(*turn, (*sizes, appended)) for *turn, sizes, appended in shown], trajectory.task)
+
+    def turns(
+        self, turns: Sequence[tuple[Turn, TurnPieces, tuple[int, int, int]]], task: Task | None
+    ) -> list[dict[str, Any]]:
+        """Turns, each with its pieces and its tokens: given, written, and both with everything appended."""
+        facts = facts_by_turn([] if task is None else facts_of(task), [turn for turn, _, _ in turns])
+        state, before = "", None
         written: list[dict[str, Any]] = []
-        for i, (turn, appended, known) in enumerate(
-            zip(turns, appended_tokens(trajectory), facts_by_turn(facts, turns), strict=True)
-        ):
+        for (turn, pieces, sizes), known in zip(turns, facts, strict=True):
             written.append(
                 {
                     "action": turn.action,
-                    "sizes": [len(turn.context_ids), len(turn.completion_ids), appended],
-                    "context": self._pieces(pieces[i].context),
-                    "completion": self._pieces(pieces[i].completion),
-                    "result": self._pieces(pieces[i].result),
-                    "dropped": self._pieces(dropped(pieces[i - 1], pieces[i].context) if i else []),
+                    "sizes": list(sizes),
+                    "context": self._pieces(pieces.context),
+                    "completion": self._pieces(pieces.completion),
+                    "result": self._pieces(pieces.result),
+                    "dropped": self._pieces(dropped(before, pieces.context) if before else []),
                     "changes": self._changes(state, turn.state) if turn.state else [],
                     "facts": known.status,
                     "gained": known.gained,
                     "lost": known.lost,
                 }
             )
-            state = turn.state or state
+            state, before = turn.state or state, pieces
         return written
+
+    def joined(self, told: Told) -> list[dict[str, Any]]:
+        """The turns of an attempt that was kept, with the numbers of this page."""
+        strings, roles = ([of.number(value) for value in told[name]] for name, of in self._tables())
+
+        def pieces(flat: Sequence[int]) -> list[int]:
+            numbered = zip(*[iter(flat)] * 4, strict=True)
+            return [n for role, text, *rest in numbered for n in (roles[role], strings[text], *rest)]
+
+        return [
+            {
+                **turn,
+                **{name: pieces(turn[name]) for name in ("context", "completion", "result", "dropped")},
+                "changes": [strings[value] if place % 2 else value for place, value in enumerate(turn["changes"])],
+            }
+            for turn in told["turns"]
+        ]
+
+    def _tables(self) -> list[tuple[str, Numbered]]:
+        return [("strings", self.strings), ("roles", self.roles)]
 
     def _pieces(self, pieces: Iterable[Piece]) -> list[int]:
         return [
@@ -124,20 +201,48 @@ class PageData:
         return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
 
 
+def told(task: Task, answer: str, turns: Callable[[PageData], list[dict[str, Any]]]) -> Told:
+    """An attempt as it is kept for pages to come."""
+    data = PageData({})
+    found = turns(data)
+    _, questions, facts = _task(task, facts_of(task))
+    tables = {name: of.values for name, of in data._tables()}
+    return {
+        "questions": questions,
+        "facts": facts,
+        "answers": split_answers(answer, task.numbers),
+        "turns": found,
+    } | tables
+
+
 def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
-    """What identifies a task: its id, turn limit, questions and facts."""
+    """What identifies a task: its id, questions and facts."""
     if task is None:
-        return "", None, (), ()
+        return "", (), ()
     labels = [f"Q{number}" for number in task.numbers]
     questions = tuple((label, q.text, " / ".join(q.answers)) for label, q in zip(labels, task.questions, strict=True))
     named = tuple((labels[fact.question - 1], fact.text, fact.until is not None) for fact in facts)
-    return task.id, task.turn_limit, questions, named
+    return task.id, questions, named
 
 
-def compressed(data: Any) -> str:
-    """JSON, gzipped, in base64: harmless letters in HTML whatever the data hold, and the same for the same data."""
-    text = json.dumps(data, separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=9, mtime=0)).decode("ascii")
+def words(ended: str) -> str:
+    """An ending in words."""
+    return str(ended).replace("_", " ")
+
+
+def turns_in_words(number: int) -> str:
+    return f"{number} {'turn' if number == 1 else 'turns'}"
+
+
+def result_of(right: Sequence[float]) -> str:
+    """2/3 for two of three objectives right."""
+    return f"{sum(value == 1 for value in right)}/{len(right)}"
+
+
+def number(value: float) -> str:
+    """With at most three decimals."""
+    text = f"{value:,.3f}"
+    return text.rstrip("0").rstrip(".")
 
 
 UNSEEN, HELD, LOST, UNWRITTEN, PAST = ".", "h", "l", "-", "p"
@@ -206,33 +311,29 @@ FIRST = 64
 """Tasks tried first; doubled while they fit, so that not much more than is shown of a huge run is laid out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """The viewer's data."""
+def first_tasks(text: Callable[[int], str], most: int, largest: int) -> tuple[int, str]:
+    """The number of tasks whose text has at most `largest` characters, within about one per cent, and that text.
 
-    text: str
-    """The data as written by `compressed`."""
-    shown: int
-    """Trajectories in the text."""
-    of: int
-    """Trajectories in the runs."""
-    omissions: Sequence[str]
-    """Descriptions of the tasks left out, one per policy and size."""
+    text    the text of the first k tasks of every policy and size
+    most    tasks that there are
+    """
+    tasks = min(most, FIRST)
+    found = text(tasks)
+    while len(found) <= largest and tasks < most:
+        tasks = min(most, 2 * tasks)
+        found = text(tasks)
+    while len(found) > largest and tasks > 0:
+        tasks = int(0.99 * tasks * largest / len(found))
+        found = text(tasks)
+    return tasks, found
 
 
-def fit(runs: Sequence[Run], largest: int) -> Fitted:
-    """As many tasks as fit into `largest` characters of compressed text, within about one per cent."""
+def fit(runs: Sequence[Run], largest: int) -> Viewer:
+    """As many tasks as fit into `largest` characters of compressed text."""
     parts = [(run, attempts) for run in runs for attempts in (*run.attempts, *run.kept)]
     most = max((len(attempts.trajectories) for _, attempts in parts), default=0)
-    tasks = min(most, FIRST)
-    text = _text(runs, tasks)
-    while len(text) <= largest and tasks < most:
-        tasks = min(most, 2 * tasks)
-        text = _text(runs, tasks)
-    while len(text) > largest and tasks > 0:
-        tasks = int(0.99 * tasks * largest / len(text))
-        text = _text(runs, tasks)
-    return Fitted(
+    tasks, text = first_tasks(lambda tasks: _text(runs, tasks), most, largest)
+    return Viewer(
         text=text,
         shown=sum(min(tasks, len(attempts.trajectories)) for _, attempts in parts),
         of=sum(len(attempts.trajectories) for _, attempts in parts),
@@ -256,13 +357,9 @@ def _text(runs: Sequence[Run], tasks: int) -> str:
     data = PageData()
     for run in runs:
         for attempts in (*run.attempts, *run.kept):
-            data.add_group(
-                run=run.name,
-                policy=attempts.row.policy,
-                context=attempts.row.context,
-                objectives=attempts.row.objectives,
-                name=group_name(run, attempts, runs),
-            )
+            row = attempts.row
+            data.add_group(group_name(run, attempts, runs), row.objectives)
+            labels = {"run": run.name, "policy": f"{row.policy}, {row.context}", "objectives": str(row.objectives)}
             for trajectory in attempts.trajectories[:tasks]:
-                data.add(trajectory, run.decode)
+                data.add(trajectory, run.decode, labels)
     return compressed(data.as_json())

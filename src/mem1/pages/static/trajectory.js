@@ -1,15 +1,9 @@
-// A trajectory: how it ended, its questions, its turns as small bars, and one turn in full; beside it another one.
+// An attempt: how it ended, its questions, its turns as small bars, and one turn in full; beside it another one.
 const linkTo = (t, turn, other) => `#t=${t}&turn=${turn}${other ? `&with=${other}` : ""}`;
 
 const score = (value) => (value === undefined ? "–" : value.toFixed(2));
 
-// "2/3" where exact match is measured, else the reward; and whether that is the maximum.
-const result = (trajectory) => {
-  const { em } = trajectory.metrics;
-  if (em === undefined) return trajectory.reward === null ? "–" : `${+trajectory.reward.toFixed(2)}`;
-  return `${em.filter((value) => value === 1).length}/${em.length}`;
-};
-const solved = (trajectory) => (trajectory.metrics.em ? trajectory.metrics.em.every((value) => value === 1) : trajectory.reward > 0);
+const nameOf = (data, one) => `${data.groups[one.group].name}, N = ${data.groups[one.group].objectives}`;
 
 const METRICS = { em: "EM", f1: "F1" };
 
@@ -20,7 +14,7 @@ const objectivesView = (data, trajectory) => {
   const rows = data.tasks[trajectory.task].questions.map(([label, question, gold], i) => make("tr", {},
     make("td", {}, `${label} `, marked(question)), make("td", {}, marked(gold)), make("td", {}, marked(trajectory.answers[i] || "–")),
     measured.map(([, values]) => make("td", { class: "measured" }, score(values[i])))));
-  const right = trajectory.metrics.em ? `, ${trajectory.metrics.em.filter((value) => value === 1).length} right` : "";
+  const right = trajectory.metrics.em ? `, ${trajectory.result} right` : "";
   return make("details", { open: rows.length <= 4 || undefined },
     make("summary", {}, `${rows.length === 1 ? "1 question" : `${rows.length} questions`}${right}`),
     make("div", { class: "scroll" },
@@ -28,17 +22,11 @@ const objectivesView = (data, trajectory) => {
 };
 
 const headView = (data, trajectory, t) => {
-  const group = data.groups[trajectory.group];
   const task = data.tasks[trajectory.task];
-  const limit = task.limit === null ? "" : ` of at most ${task.limit}`;
-  const turns = trajectory.turns.length;
   return make("div", { class: "head" },
-    make("h3", {}, `${group.name}, N = ${group.objectives}`),
-    make("p", { class: "ending" }, `Trajectory ${t}, task `, marked(task.id || "unknown"), ": ",
-      make("b", { class: trajectory.ended === "answered" ? "good" : "bad" }, words(trajectory.ended)),
-      ` after ${turns}${limit} ${turns === 1 ? "turn" : "turns"}, memory ${group.context}, `,
-      trajectory.reward === null ? "never scored" : `reward ${+trajectory.reward.toFixed(3)}`,
-      Object.entries(trajectory.metrics).map(([name, value]) => (Array.isArray(value) ? "" : `, ${name} ${+value.toFixed(3)}`)),
+    make("h3", {}, nameOf(data, trajectory)),
+    make("p", { class: "ending" }, `Attempt ${t}, task `, marked(task.id || "unknown"), ": ",
+      make("b", { class: trajectory.ended === "answered" ? "good" : "bad" }, words(trajectory.ended)), ` ${trajectory.about}`,
       trajectory.detail ? [". ", marked(trajectory.detail)] : ""),
     objectivesView(data, trajectory));
 };
@@ -63,7 +51,7 @@ const turnsView = (trajectory, found, here, link, largest) => make("nav", { "ari
 const largestOf = (trajectories) =>
   Math.max(1, ...trajectories.flatMap((one) => one.turns.map((turn) => Math.max(turn.sizes[0] + turn.sizes[1], turn.sizes[2]))));
 
-// Numbers of the other trajectories of the same task.
+// Numbers of the other attempts at the same task.
 const partners = (data, t) => {
   const task = data.trajectories[t - 1].task;
   return data.trajectories.flatMap((one, i) => (one.task === task && i + 1 !== t ? [i + 1] : []));
@@ -84,7 +72,7 @@ const trajectoryView = (data, found, here, go) => {
   const largest = largestOf(pair.map((t) => data.trajectories[t - 1]));
   const one = (t) => {
     const trajectory = data.trajectories[t - 1];
-    return make("article", { "aria-label": `trajectory ${t}` }, headView(data, trajectory, t),
+    return make("article", { "aria-label": `attempt ${t}` }, headView(data, trajectory, t),
       turnsView(trajectory, found[t - 1] ?? [], here.turn, (turn) => linkTo(here.t, turn, here.other), largest),
       turnView(data, trajectory, here.turn));
   };

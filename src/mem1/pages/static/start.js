@@ -3,6 +3,7 @@
 const openViewer = async () => {
   if (!byId("data")) return;
   const data = JSON.parse(await inflate("data"));
+  if (!data.trajectories.length) return;
   let found = [];
   let numbers = [];
 
@@ -30,7 +31,7 @@ const openViewer = async () => {
     row?.setAttribute("aria-current", "true");
     const list = row?.closest("nav").getBoundingClientRect(), place = row?.getBoundingClientRect();
     if (row) row.closest("nav").scrollTop += Math.min(place.top - list.top, 0) + Math.max(place.bottom - list.bottom, 0);
-    say(`trajectory ${here.t}, turn ${here.turn} of ${data.trajectories[here.t - 1].turns.length}`);
+    say(`attempt ${here.t}, turn ${here.turn} of ${data.trajectories[here.t - 1].turns.length}`);
   };
 
   const changed = () => {
@@ -41,7 +42,7 @@ const openViewer = async () => {
     show();
   };
 
-  // One trajectory on (by = 1) or back (by = -1) in the list.
+  // One attempt on (by = 1) or back (by = -1) in the list.
   const step = (by) => {
     const at = numbers.indexOf(read().t);
     const t = numbers[at < 0 ? 0 : at + by];
@@ -52,7 +53,7 @@ const openViewer = async () => {
     const longest = Math.max(...[here.t, here.other || here.t].map((k) => data.trajectories[k - 1].turns.length));
     if (here.turn + by >= 1 && here.turn + by <= longest) go({ ...here, turn: here.turn + by });
   };
-  // The next turn with a hit, in this trajectory or the next one of the list.
+  // The next turn with a hit, in this attempt or the next one of the list.
   const stepHit = (by) => {
     const here = read();
     const places = numbers.flatMap((t) => (found[t - 1] ?? []).filter((turn) => turn > 0).map((turn) => ({ t, turn, other: 0 })));

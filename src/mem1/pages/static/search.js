@@ -1,4 +1,4 @@
-// Search: one pattern finds the trajectories and marks the hits in what is shown.
+// Search: one pattern finds the attempts and marks the hits in what is shown.
 let hitPattern = null; // null: nothing is searched for
 
 const setSearch = (text) => {
@@ -26,7 +26,7 @@ const stringsOf = function* (turn) {
   }
 };
 
-// For every trajectory: the numbers of its turns (from 1) with a hit, 0 for its questions, answers and ending.
+// For every attempt: the numbers of its turns (from 1) with a hit, 0 for its questions, answers and ending.
 const findHits = (data) => {
   const found = data.strings.map(hits);
   return data.trajectories.map((trajectory) => {

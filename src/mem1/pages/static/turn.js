@@ -1,4 +1,4 @@
-// One turn of one trajectory: its exact context, its output and result, and the changes of memory.
+// One turn of an attempt: its exact context, its output and result, and the changes of memory.
 const ROLE_NAMES = { query: "action", forced: "prefilled", rest: "after the action", text: "no role" };
 
 // A piece is four numbers: role, text, tokens, turn of origin (0: none).
@@ -51,7 +51,10 @@ const factsView = (task, turn) => {
 
 const turnView = (data, trajectory, number) => {
   const turn = trajectory.turns[number - 1];
-  if (!turn) return make("p", { class: "remark" }, `No turn ${number}: it ended after ${trajectory.turns.length}.`);
+  if (!turn) {
+    const none = "Its turns are not on this page: they were not recorded, or left out.";
+    return make("p", { class: "remark" }, trajectory.turns.length ? `No turn ${number}: it ended after ${trajectory.turns.length}.` : none);
+  }
   const [given, written, appended] = turn.sizes;
   const [context, completion, result, lost] =
     [turn.context, turn.completion, turn.result, turn.dropped].map((flat) => readPieces(data, flat));
