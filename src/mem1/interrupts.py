@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from mem1.errors import UserError
-
 GRACE_S = 2.0
 """Seconds from the signal until work that has reached no border is broken off."""
 _AGAIN_S = 1.0
@@ -130,20 +128,3 @@ def stopped_while(doing: str, then: Callable[[], str] | None = None) -> Iterator
         if isinstance(interrupt, Interrupted):
             where, known = interrupt.where, interrupt.then
         raise Interrupted(where, known or (then() if then is not None else "")) from interrupt
-
-
-@contextmanager
-def saying_what_is_saved(doing: str, saved: Callable[[], str], then: str, notice: str) -> Iterator[Stop]:
-    """`interruptible`, but Ctrl-C ends with `Interrupted`, and a UserError says what is saved, too.
-
-    saved   what is saved so far; then: how to go on
-    """
-    try:
-        with interruptible(notice) as stop:
-            yield stop
-            if stop.requested:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt as interrupt:
-        raise Interrupted(f"while {doing}; {saved()}", then) from interrupt
-    except UserError as error:
-        raise UserError(f"{error}\n{saved()}; {then}") from error

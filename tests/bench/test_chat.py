@@ -13,9 +13,9 @@ from bench_suites import SMALL, suite
 
 from mem1.bench.chat import ChatPlayer
 from mem1.bench.estimate import estimates
-from mem1.bench.journal import Journal
 from mem1.bench.policies import script_player
 from mem1.bench.results import Attempt, Spent
+from mem1.bench.running import Journal
 from mem1.bench.scripted import scripted_chat, scripted_player
 from mem1.bench.suites import Cell, Drawing, Drawn
 from mem1.bench.tools import Tools, answers_in
@@ -58,7 +58,7 @@ def player(answer: Answer, journal: Journal | None = None) -> ChatPlayer:
 def attempt(one: ChatPlayer, memory: str = "full", cell: Cell = TWO) -> Attempt:
     at = drawn(cell)
     (found,) = one.attempts(at, at.tasks[:1], memory, lambda: False)
-    return found
+    return found.attempt
 
 
 def told(messages: Sequence[Message]) -> str:
@@ -151,7 +151,7 @@ class TestTheTool:
             asked.append(len(messages))
             return completion(None, "a", "b")
 
-        (found,) = player(answer).attempts(at, at.tasks[:1], "full", lambda: False)
+        ((found, _),) = player(answer).attempts(at, at.tasks[:1], "full", lambda: False)
         assert (found.ended, found.detail, found.right) == ("answered", "This breaks a rule.", (1.0, 0.0))
         assert asked == [1] and (found.turns, found.searches) == (1, 1), "no further turn, and no further search"
 
@@ -291,7 +291,7 @@ def test_an_estimate_is_what_the_script_uses():
     (keep, fold) = estimates(cells, ["full", "fold(1)"], seed=0, prices=PRICES)
     one, drawing = scripted_player("script", state=None, prices=PRICES), Drawing(cells, seed=0, native=True)
     every = [drawing.of(cell) for cell in cells.cells]
-    found = [attempt for at in every for attempt in one.attempts(at, at.tasks, "full", lambda: False)]
+    found = [played.attempt for at in every for played in one.attempts(at, at.tasks, "full", lambda: False)]
     assert keep.tasks == 5 and keep.input == sum(a.tokens.fresh + a.tokens.cached for a in found)
     assert keep.output == sum(a.tokens.output for a in found)
     assert keep.cost == pytest.approx(sum(a.cost or 0.0 for a in found))

@@ -49,8 +49,12 @@ def test_a_server_is_asked_after_an_estimate_and_nothing_twice(terminal: Termina
         assert code == 0 and "1.00 [" in out and server.total == ASKED
         assert "Estimated before anything is asked" in said and "cached of them" in said
         assert terminal(*run, "--prices", "hosted-50", "--json")[0] == 0 and server.total == ASKED
-        assert "holds a run with another prices" in terminal.error(*run, "--prices", "hosted-90")
-        assert "another about" in terminal.error(*run, "--prices", "hosted-50", "--setting", "temperature=0")
+        assert 'prices.name: "hosted-50" in the folder, "hosted-90" now' in terminal.error(
+            *run, "--prices", "hosted-90"
+        )
+        assert "about.settings.temperature: not set in the folder, 0 now" in terminal.error(
+            *run, "--prices", "hosted-50", "--setting", "temperature=0"
+        )
 
 
 def test_a_run_stops_before_it_costs_too_much_and_goes_on_with_more(terminal: Terminal):
@@ -59,7 +63,7 @@ def test_a_run_stops_before_it_costs_too_much_and_goes_on_with_more(terminal: Te
         run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "full", *SUITE, "--out", "run", *own)
         run = (*run, "--concurrency", "1", "--setting", "max_tokens=100")
         said = terminal.error(*run, "--max-cost", "5")
-        assert "the limit of 5 own unit is reached" in said and "repeat the command to go on" in said
+        assert "the limit of 5 own unit is reached" in said and "repeat the command to continue" in said
         first = server.total
         assert 0 < first < ASKED
         assert "limit of 5 own unit" in terminal.error(*run, "--max-cost", "5")

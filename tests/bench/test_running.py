@@ -15,10 +15,9 @@ import pytest
 from bench_suites import SMALL, atlas
 from servers import wait_for
 
-from mem1.bench.players import outline
 from mem1.bench.policies import policy_player, script_player
 from mem1.bench.results import Attempt, load_result
-from mem1.bench.running import run
+from mem1.bench.running import Played, outline, run
 from mem1.bench.suites import MOST_SEED, SUITES, Drawing, Drawn, suite_of
 from mem1.errors import UserError
 from mem1.interrupts import Interrupted
@@ -32,7 +31,7 @@ class Player:
 
     ends: Callable[[str], str] = lambda task: "answered"
     name: str = "player"
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=lambda: {"kind": "player"})
     asked: list[tuple[str, str]] = field(default_factory=list)
     native: bool = True
     together: int = 1
@@ -42,12 +41,12 @@ class Player:
     def check(self, memory: str) -> None:
         pass
 
-    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Any) -> list[Attempt]:
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Any) -> list[Played]:
         self.stopped = stopped
         self.asked += [(memory, task.id) for task in tasks]
         ended = [self.ends(task.id) for task in tasks]
         return [
-            Attempt(**outline(drawn.cell, task, memory), right=(1.0,) * task.objectives, ended=end)
+            Played(Attempt(**outline(drawn.cell, task, memory), right=(1.0,) * task.objectives, ended=end), dict)
             for task, end in zip(tasks, ended, strict=True)
         ]
 
@@ -130,16 +129,21 @@ class TestResuming:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"seed": 1}, "holds a run with another seed, 0 and not 1; give another --out"),
-            ({"player": Player(name="other")}, 'another model, "player" and not "other"'),
-            ({"player": Player(about={"temperature": 1})}, "another about"),
+            ({"seed": 1}, r"was made with other settings:\n  seed: 0 in the folder, 1 now\n.* choose another --out"),
+            ({"player": Player(name="other")}, 'model: "player" in the folder, "other" now'),
+            (
+                {"player": Player(about={"kind": "player", "temperature": 1})},
+                "about.temperature: not set in the folder, 1 now",
+            ),
         ],
     )
     def test_the_folder_of_another_run_is_refused(self, tmp_path: Path, change: dict[str, Any], message: str):
         play(Player(), tmp_path)
         with pytest.raises(UserError, match=message):
             play(**{"player": Player(), "folder": tmp_path, **change})
-        assert play(Player(about={"urls": ["elsewhere"]}), tmp_path).about == {}, "that of the first process"
+        assert play(Player(about={"kind": "player", "urls": ["x"]}), tmp_path).about == {"kind": "player"}, (
+            "that of the first process"
+        )
 
     def test_a_damaged_folder_is_explained(self, tmp_path: Path):
         play(Player(), tmp_path)
@@ -147,7 +151,7 @@ class TestResuming:
         with pytest.raises(UserError, match=r"run\.json cannot be read .*; give another --out"):
             play(Player(), tmp_path)
         (tmp_path / "run.json").unlink()
-        with pytest.raises(UserError, match="so it cannot be gone on with"):
+        with pytest.raises(UserError, match="so it cannot be resumed"):
             play(Player(), tmp_path)
 
 
@@ -158,7 +162,9 @@ class TestEnds:
                 raise LimitReached("the limit of 5 USD is reached")
             return "answered"
 
-        with pytest.raises(UserError, match=r"(?s)5 USD is reached\n3 of 8 attempts are done.*a higher --max-cost"):
+        with pytest.raises(
+            UserError, match=r"5 USD is reached; continue with a higher --max-cost\n3 of 8 attempts are done"
+        ):
             play(Player(ends), tmp_path)
         assert not (tmp_path / "result.json").exists()
         assert len(play(last := Player(), tmp_path).attempts) == 8 and len(last.asked) == 5
@@ -179,7 +185,9 @@ class TestEnds:
             return "answered"
 
         player = Player(ends)
-        with pytest.raises(Interrupted, match=r"4 of 8 attempts are done and saved in .*; repeat the command to go on"):
+        with pytest.raises(
+            Interrupted, match=r"4 of 8 attempts are done and saved in .*; repeat the command to continue"
+        ):
             play(player, tmp_path)
         assert len(play(last := Player(), tmp_path).attempts) == 8 and len(last.asked) == 4
 

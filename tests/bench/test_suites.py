@@ -35,7 +35,7 @@ def test_the_script_is_right_under_every_memory_of_a_chat_agent(family: str):
     drawn = Drawing(suite, seed=0, native=True).of(suite.cells[0])
     player = scripted_player("script", state=None)
     for memory in ("full", "masked(2)", "window(1)", "fold(2)", "notes"):
-        found = player.attempts(drawn, drawn.tasks, memory, lambda: False)
+        found = [played.attempt for played in player.attempts(drawn, drawn.tasks, memory, lambda: False)]
         assert [(one.accuracy, one.ended) for one in found] == [(1.0, "answered")] * 2, (family, memory)
 
 

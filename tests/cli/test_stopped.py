@@ -56,12 +56,12 @@ PHASES = {
     "its evaluation": (
         "mem1.evaluation.runner._Size.add",
         "train {recipe} --out {out}",
-        "3 of 6 tasks are done and saved in {out}/evaluation; resume with: mem1 train",
+        "3 of 6 attempts are done and saved in {out}/evaluation; resume with: mem1 train",
     ),
     "evaluation": (
         "mem1.rollout.Rollout._round",
         "eval --limit 3 --objectives 1 tasks.worlds=1 --out {out}",
-        "while evaluating; 0 of 3 tasks are done and saved in {out}; repeat the command",
+        "while evaluating; 0 of 3 attempts are done and saved in {out}; repeat the command",
     ),
     "without a folder": ("mem1.rollout.Rollout._round", "eval --limit 3 --objectives 1 tasks.worlds=1", ANEW),
     "bench": (

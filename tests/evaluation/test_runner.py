@@ -289,7 +289,7 @@ def test_an_engine_that_samples_gives_the_same_to_the_last_bit_after_a_kill(tmp_
             return super().complete(*args, **kwargs)
 
     run(tmp_path / "unbroken", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
-    with pytest.raises(Interrupted, match=r"(3|6|7|10) of 14 tasks are done and saved"):
+    with pytest.raises(Interrupted, match=r"(3|6|7|10) of 14 attempts are done and saved"):
         run(tmp_path / "killed", Dying(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
     run(tmp_path / "killed", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
     texts = without_timings(tmp_path / "killed")
@@ -337,7 +337,7 @@ def test_when_the_engine_gives_up_what_is_done_is_kept_and_said(
 
     with pytest.raises(UserError, match="the server does not answer") as stopped:
         run(tmp_path, broken, chunking=chunking)
-    found = re.search(r"(\d+) of 14 tasks are done and saved in", str(stopped.value))
+    found = re.search(r"(\d+) of 14 attempts are done and saved in", str(stopped.value))
     stored = {p.name: len(read_trajectories(p)) for p in tmp_path.glob("*.jsonl")}
     assert found is not None and int(found[1]) == sum(stored.values()) >= 8
     script = Watched()
@@ -355,9 +355,9 @@ def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
         if total == 1:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"2 of 14 tasks are done and saved in .*; repeat the command"):
+    with pytest.raises(Interrupted, match=r"2 of 14 attempts are done and saved in .*; repeat the command"):
         run(tmp_path, Watched(interrupt))
-    with pytest.raises(Interrupted, match="2 of 14 tasks"):
+    with pytest.raises(Interrupted, match="2 of 14 attempts"):
         run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
 
 

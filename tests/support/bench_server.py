@@ -13,7 +13,7 @@ from typing import Any
 
 from chat_servers import Reply, chat_server
 
-from mem1.bench.journal import digest_of
+from mem1.bench.results import digest_of
 from mem1.bench.scripted import scripted_chat
 from mem1.bench.suites import Drawing, Drawn, Suite
 from mem1.messages.bounds import tokens_of

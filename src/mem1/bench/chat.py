@@ -20,13 +20,14 @@ from typing import Any
 from mem1.agent import Agent, Ending, ModelFailed
 from mem1.agent.chat import ServedChat
 from mem1.agent.tools import Tool
-from mem1.bench.journal import Call, Journal, digest_of
-from mem1.bench.players import outline
-from mem1.bench.results import Attempt, Spent
+from mem1.bench.results import Attempt, Spent, digest_of
+from mem1.bench.running import Call, Journal, Played, outline
 from mem1.bench.suites import Drawn
 from mem1.bench.tools import Tools, answers_in
+from mem1.bench.turns import Recorded, shown_turns
 from mem1.engines.servers import EngineFailed, ModelServer, Refused
 from mem1.errors import UserError
+from mem1.evaluation.report.viewer_data import PageData, told_of
 from mem1.messages import Bounds, Memory
 from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line
@@ -92,11 +93,11 @@ class ChatPlayer:
     def check(self, memory: str) -> None:
         Memory(memory, bounds=self.bounds, prices=self.prices)
 
-    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
-        found = (self._attempt(drawn, task, memory, stopped) for task in tasks)
-        return [attempt for attempt in found if attempt is not None]
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Played]:
+        found = (self._played(drawn, task, memory, stopped) for task in tasks)
+        return [played for played in found if played is not None]
 
-    def _attempt(self, drawn: Drawn, task: Task, memory: str, stopped: Callable[[], bool]) -> Attempt | None:
+    def _played(self, drawn: Drawn, task: Task, memory: str, stopped: Callable[[], bool]) -> Played | None:
         began = time.perf_counter()
         tools = Tools(drawn, task)
         asked = _Asked(self, drawn, task, memory, tools, stopped)
@@ -110,7 +111,7 @@ class ChatPlayer:
         )
         with agent:
             ended, detail, answer = _run(agent, asked, task)
-            report = agent.report()
+            report, conversation = agent.report(), agent.messages
         if (error := tools.broken or asked.limit) is not None:
             raise error
         if asked.cut_off:
@@ -122,7 +123,7 @@ class ChatPlayer:
         spent = Spent(
             fresh=report.prompt_tokens - report.cached_tokens, cached=report.cached_tokens, output=report.output_tokens
         )
-        return Attempt(
+        attempt = Attempt(
             **outline(drawn.cell, task, memory),
             right=right,
             ended=str(ended),
@@ -134,6 +135,12 @@ class ChatPlayer:
             cost=report.cost,
             seconds=time.perf_counter() - began,
         )
+
+        def turns(data: PageData) -> list[dict[str, Any]]:
+            found = shown_turns(asked.calls, report.calls, conversation, drawn.action, self.bounds.count)
+            return data.turns(found, task)
+
+        return Played(attempt, lambda: told_of(task, answer, turns))
 
 
 def _run(agent: Agent, asked: _Asked, task: Task) -> tuple[Ended, str, str]:
@@ -176,6 +183,8 @@ class _Asked:
         self._task, self._memory, self._tools, self._stopped = task, memory, tools, stopped
         self._number = 0
         self._over: Over | None = None
+        self.calls: list[Recorded] = []
+        """Those that were answered."""
         self.cut = False
         """Whether the last reply ended at the token limit."""
         self.cut_off = False
@@ -193,6 +202,7 @@ class _Asked:
         except Over as over:
             self._over = over
             raise
+        self.calls.append((list(messages), tools, _text(completion)))
         self.cut = _finish(completion) == "length"
         self._tools.replied(completion)
         return completion
@@ -241,6 +251,14 @@ def _kept(completion: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     except (LookupError, TypeError, ValueError, AttributeError):  # no completion: the agent says so
         return completion
     return {**kept, "usage": completion["usage"]} if completion.get("usage") else kept
+
+
+def _text(completion: Mapping[str, Any]) -> str:
+    try:
+        text = completion["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
+        return ""
+    return text if isinstance(text, str) else ""
 
 
 def _finish(completion: Mapping[str, Any]) -> Any:

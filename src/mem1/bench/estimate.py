@@ -58,7 +58,8 @@ def estimates(suite: Suite, memories: Sequence[str], *, seed: int, prices: Price
     def played(cell: Cell, memory: str) -> dict[str, float]:
         drawn = drawing.of(cell)
         most = max(2, _PLAYED // cell.objectives)
-        return _mean(player.attempts(drawn, drawn.tasks[: min(most, suite.asked(cell))], memory, lambda: False))
+        tasks = drawn.tasks[: min(most, suite.asked(cell))]
+        return _mean([played.attempt for played in player.attempts(drawn, tasks, memory, lambda: False)])
 
     found = []
     for memory in memories:

@@ -127,7 +127,7 @@ def _over_n(title: str, names: Sequence[str], points: Sequence[Sequence[Point]],
                 "name": plain(name),
                 "x": [point.objectives for point in drawn],
                 "y": [one.value for one in accuracies],
-                "error_y": error_bars(*zip(*map(_distances, accuracies), strict=True), number) if drawn else {},
+                "error_y": error_bars([*map(_distances, accuracies)], number),
                 "text": [f"{point.accuracy.value:.2f}, {point.tasks:,} tasks" for point in drawn],
                 "hovertemplate": "N = %{x}: %{text}<extra>%{fullData.name}</extra>",
             }
@@ -159,7 +159,6 @@ def _trade(names: Sequence[str], found: Sequence[Score]) -> Figure | None:
     for number, (name, score) in enumerate(zip(names, found, strict=True)):
         if score.per_right is None or score.per_right.tokens == 0:
             continue
-        below, above = _distances(score.area)
         traces.append(
             {
                 "type": "scatter",
@@ -168,7 +167,7 @@ def _trade(names: Sequence[str], found: Sequence[Score]) -> Figure | None:
                 "name": plain(name),
                 "x": [score.per_right.tokens],
                 "y": [score.area.value],
-                "error_y": error_bars([below], [above], number),
+                "error_y": error_bars([_distances(score.area)], number),
                 "hovertemplate": "%{y:.2f} at %{x:,.0f} tokens<extra>%{fullData.name}</extra>",
             }
         )

@@ -14,8 +14,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mem1.bench.players import outline
 from mem1.bench.results import Attempt, Spent
+from mem1.bench.running import Played, outline
 from mem1.bench.scripted import remembers, script_of
 from mem1.bench.suites import Drawn
 from mem1.configuration.model import MOST_TOKENS
@@ -24,6 +24,8 @@ from mem1.engines.base import Engine, Sampling, ScriptedEngine, new_session
 from mem1.engines.codec import Codec
 from mem1.engines.config import STAND_IN
 from mem1.errors import UserError
+from mem1.evaluation.report.token_attribution import Decode
+from mem1.evaluation.report.viewer_data import told_of
 from mem1.evaluation.tokens import attempt_cost, cached_by_turn, peak_tokens
 from mem1.memory import MemoryPolicy, memory_policy
 from mem1.model_folder import asset
@@ -64,7 +66,7 @@ class TagPlayer:
         if self.state is not None and name != "constant":
             raise UserError(f"a script's state is limited under the memory constant, not under {name}")
 
-    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Attempt]:
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Played]:
         del stopped  # a batch is finished
         context = memory_policy(memory)
         if self.state is not None and not remembers(drawn):  # its solver cannot forget by itself
@@ -78,15 +80,16 @@ class TagPlayer:
             budget=self.budget,
         )
         found = rollout(tasks, sampling=Sampling(temperature=0.0, seed=drawn.seed, session=new_session()))
-        return [self._attempt(drawn, task, memory, one) for task, one in zip(tasks, found, strict=True)]
+        decode = rollout.dialogue.codec.decode
+        return [self._played(drawn, task, memory, one, decode) for task, one in zip(tasks, found, strict=True)]
 
-    def _attempt(self, drawn: Drawn, task: Task, memory: str, found: Trajectory) -> Attempt:
+    def _played(self, drawn: Drawn, task: Task, memory: str, found: Trajectory, decode: Decode) -> Played:
         em = found.metrics.get("em", (0.0,) * task.objectives)
         turns = [turn for turn in found.turns if turn.action != SUMMARY]
         cached = cached_by_turn(found)
         prompts = [len(turn.context_ids) for turn in found.turns]
         written = [len(turn.completion_ids) for turn in found.turns]
-        return Attempt(
+        attempt = Attempt(
             **outline(drawn.cell, task, memory),
             right=em if isinstance(em, tuple) else (em,),
             ended=str(found.ended),
@@ -98,6 +101,7 @@ class TagPlayer:
             cost=None if self.prices is None else attempt_cost(found, self.prices),
             seconds=found.seconds,
         )
+        return Played(attempt, lambda: told_of(task, found.answer, lambda data: data.turns_of(found, decode)))
 
 
 def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None = None) -> TagPlayer:

@@ -10,6 +10,7 @@ is read is checked: a file may come from anybody.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,6 @@ from typing import Any, ClassVar
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
-from mem1.bench.journal import digest_of
 from mem1.durable import write_file
 from mem1.errors import UserError
 
@@ -158,6 +158,12 @@ def load_result(path: Path) -> Result:
         raise UserError(f"{path} is not a result of mem1 bench: {where}: {first['msg']}") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is not a result of mem1 bench: {error}") from error
+
+
+def digest_of(record: Any) -> str:
+    """SHA-256 (hexadecimal, shortened) of a request, or a record, as JSON."""
+    written = json.dumps(record, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @cache

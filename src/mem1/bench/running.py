@@ -1,11 +1,11 @@
-"""One run of the benchmark in a folder: killed at any moment, the same command goes on and has the same result.
+"""One run of the benchmark in a folder: killed at any moment, the same command resumes it and has the same result.
 
     run(lambda journal: player, suite, ["full", "notes"], seed=0, folder=Path("runs/bench/qwen"))  ->  Result
 
     run.json         who was asked what: another player, suite or seed needs another folder
-    journal.jsonl    each reply of a server, before it is used
-    attempts.jsonl   each attempt, when it is over; one whose server or tool failed is repeated by the next run
-    result.json      all attempts of the memories and families that are complete
+    journal.jsonl    each reply of a server, before it is used: no request is repeated
+    attempts.jsonl   each attempt, turn by turn, when it is over; one whose server or tool failed is repeated
+    result.json      all attempts of the memories and families that are complete, without their turns
 
 Cells come one after the other, each under every memory, so that what is there can be compared at any time.
 """
@@ -14,84 +14,105 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from mem1.bench.journal import Journal
-from mem1.bench.players import Player
-from mem1.bench.results import RESULT, TASKS, Attempt, Result, Spent, save_result
-from mem1.bench.suites import Cell, Drawing, Suite
+from mem1.bench.results import RESULT, TASKS, Attempt, Result, Spent, digest_of, save_result
+from mem1.bench.suites import Cell, Drawing, Drawn, Suite
 from mem1.durable import write_file
 from mem1.errors import UserError
-from mem1.interrupts import GRACE_S, saying_what_is_saved
+from mem1.evaluation.report.viewer_data import Told
+from mem1.evaluation.resuming import attempt_all, chunks, missing
+from mem1.evaluation.store import other_settings
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.lock import alone_in
 from mem1.net.spending import LimitReached
-from mem1.net.threads import run_jobs
+from mem1.pages.page import compressed
 from mem1.prices import PriceClass
-from mem1.records import Ended
+from mem1.records import Ended, Task
+from mem1.run_folder import differences
 from mem1.version import __version__
 
 RUN, JOURNAL, ATTEMPTS = "run.json", "journal.jsonl", "attempts.jsonl"
 """Files of a folder, beside the result."""
 _MOST_FAILURES = 8
 """Attempts in a row whose server failed, after which a run ends: it is not the model that fails."""
-_MAY_CHANGE = ("urls",)
-"""What another process of the same run may be told differently about the player."""
+_MAY_CHANGE = ("memories", "about.urls", "prices.about", "prices.source", "prices.date")
+"""Keys of run.json that another process of the same run may be told differently."""
 
 
-class Job(NamedTuple):
-    """Tasks of a cell that are attempted in one call, by their places in the cell."""
+class Played(NamedTuple):
+    """An attempt, and how it went."""
 
-    cell: Cell
-    memory: str
-    places: tuple[int, ...]
+    attempt: Attempt
+    told: Callable[[], Told]
+    """Its turns, for pages."""
+
+    @property
+    def ended(self) -> str:
+        return self.attempt.ended
+
+
+class Player(Protocol):
+    """A model, or a script, with everything that is needed to let it work under any memory.
+
+    `mem1.bench.chat` has players that speak in chat messages, `mem1.bench.policies` those that speak in tags.
+    """
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        ...
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """Identity of the player, as JSON: what is recorded of one player is never continued by another."""
+        ...
+
+    @property
+    def native(self) -> bool:
+        """Whether it calls tools in its own protocol, rather than in tags."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """Tasks that are attempted in one call."""
+        ...
+
+    @property
+    def at_a_time(self) -> int:
+        """Calls at the same time, each in its own thread."""
+        ...
+
+    def check(self, memory: str) -> None:
+        """Raises UserError for a memory that it cannot have. Quick."""
+        ...
+
+    def attempts(self, drawn: Drawn, tasks: Sequence[Task], memory: str, stopped: Callable[[], bool]) -> list[Played]:
+        """Attempts at these tasks of a cell, without those that were cut off because a stop was requested.
+
+        Raises LimitReached where the next request could exceed a limit.
+        """
+        ...
+
+
+def outline(cell: Cell, task: Task, memory: str) -> dict[str, Any]:
+    """The fields of an attempt that say what was attempted."""
+    return {
+        "task": task.id,
+        "family": cell.family,
+        "level": cell.level,
+        "objectives": task.objectives,
+        "memory": memory,
+    }
 
 
 OnProgress = Callable[[Sequence[Attempt], int], None]
 """(attempts that are new, attempts of the whole run); the first call has those of earlier processes."""
-
-
-@dataclass(kw_only=True)
-class _Records:
-    """The attempts of a folder."""
-
-    path: Path
-    found: dict[tuple[str, str], Attempt] = field(default_factory=dict)
-    """(memory, task) -> latest attempt."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Process -> wall time from its start to its last attempt."""
-    process: str = field(default_factory=lambda: secrets.token_hex(4))
-    began: float = field(default_factory=time.monotonic)
-
-    def read(self) -> None:
-        if not self.path.exists():
-            return
-        drop_cut_line(self.path)
-        for _, line in read_objects(self.path):
-            attempt = line["attempt"]
-            self._take(Attempt(**{**attempt, "right": tuple(attempt["right"]), "tokens": Spent(**attempt["tokens"])}))
-            self.seconds[line["process"]] = line["elapsed"]
-
-    def add(self, attempts: Sequence[Attempt]) -> None:
-        """They are on disk when this returns."""
-        elapsed = time.monotonic() - self.began
-        lines = [{"process": self.process, "elapsed": elapsed, "attempt": asdict(attempt)} for attempt in attempts]
-        append_objects(self.path, lines)
-        for attempt in attempts:
-            self._take(attempt)
-        self.seconds[self.process] = elapsed
-
-    def _take(self, attempt: Attempt) -> None:
-        self.found[attempt.memory, attempt.task] = attempt
-
-    def of(self, cell: Cell, memory: str, seed: int, asked: int | None = None) -> list[Attempt]:
-        """Those at tasks of a cell, or at the first ones that are asked, in order."""
-        return [found for id in cell.ids(seed)[:asked] if (found := self.found.get((memory, id))) is not None]
 
 
 def run(
@@ -108,31 +129,129 @@ def run(
     """The result, which is in the folder too; `opened` makes the player, once no other command uses the folder.
 
     Raises UserError for a folder of another run, where a limit is reached and where the server fails again and again;
-    Interrupted after Ctrl-C: requests under way have `GRACE_S` to end, or until the second one. The messages say what
-    is saved.
+    Interrupted after Ctrl-C, as `attempt_all`. The messages say what is saved.
     """
-    cells = suite.only(families).cells
+    wanted = suite.only(families).cells
     with alone_in(folder):
         player = opened(Journal(folder / JOURNAL))
         known = _opened(folder, player, suite, memories, seed, prices)
-        records = _Records(path=folder / ATTEMPTS)
-        records.read()
-        rows = [(cell, memory) for cell in cells for memory in memories]
+        kept = _Kept(folder / ATTEMPTS)
+        rows = {
+            (cell, memory): kept.of(cell, memory, seed)
+            for cell in suite.cells
+            for memory in (memories if cell in wanted else ())
+        }
+        jobs = [
+            (cell, memory, places)
+            for (cell, memory), found in rows.items()
+            for places in missing(found, chunks(suite.asked(cell), player.together))
+        ]
         of = sum(suite.asked(cell) for cell, _ in rows)
-
-        def done() -> list[Attempt]:
-            return [found for cell, memory in rows for found in records.of(cell, memory, seed, suite.asked(cell))]
-
         tell = on_progress or (lambda attempts, of: None)
-        tell(done(), of)
-        jobs = [job for row in rows for job in _missing(player, suite, records, *row, seed)]
-        with _saying_what_is_saved(folder, lambda: len(done()), of) as stopped:
-            for attempts in _work(player, Drawing(suite, seed=seed, native=player.native), jobs, stopped):
-                records.add(attempts)
-                tell(attempts, of)
-        result = _result(known, suite, records, seed, prices)
+        tell(
+            [one for (cell, _), found in rows.items() for place, one in found.items() if place < suite.asked(cell)], of
+        )
+        drawing, failures = Drawing(suite, seed=seed, native=player.native), 0
+
+        def attempt(job: tuple[Cell, str, list[int]], stopped: Callable[[], bool]) -> list[Played]:
+            cell, memory, places = job
+            drawn = drawing.of(cell)
+            try:
+                return player.attempts(drawn, [drawn.tasks[place] for place in places], memory, stopped)
+            except LimitReached as reached:
+                raise UserError(f"{reached}; continue with a higher --max-cost") from reached
+
+        def keep(job: tuple[Cell, str, list[int]], played: list[Played]) -> None:
+            nonlocal failures
+            cell, memory, _ = job
+            kept.add(played)
+            rows[cell, memory] = kept.of(cell, memory, seed)
+            tell([one.attempt for one in played], of)
+            for one in played:
+                failures = 0 if Ended(one.ended).scorable else failures + 1
+                if failures >= max(_MOST_FAILURES, player.at_a_time):
+                    raise UserError(f"{failures} attempts in a row failed: {one.attempt.detail}")
+
+        def saved() -> str:
+            done = sum(place < suite.asked(cell) for (cell, _), found in rows.items() for place in found)
+            return f"{done} of {of} attempts are done and saved in {folder}"
+
+        attempt_all(
+            jobs,
+            attempt,
+            keep,
+            at_a_time=player.at_a_time,
+            doing="attempting tasks",
+            saved=saved,
+            again="repeat the command to continue",
+        )
+        complete = [
+            found
+            for memory in known["memories"]
+            for cell in suite.cells
+            if len(found := kept.of(cell, memory, seed)) >= suite.asked(cell)
+        ]
+        result = Result(
+            **{name: known[name] for name in ("model", "about", "suite", "seed", "version", "tasks")},
+            attempts=tuple(one for found in complete for _, one in sorted(found.items())),
+            prices=None if prices is None else prices.name,
+            unit=None if prices is None else prices.unit,
+            seconds=sum(kept.seconds.values()),
+        )
         save_result(folder / RESULT, result)
         return result
+
+
+@dataclass
+class _Kept:
+    """The attempts of a folder."""
+
+    path: Path
+    found: dict[tuple[str, str], Attempt] = field(default_factory=dict)
+    """(memory, task) -> latest attempt."""
+    told: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Memory -> task -> the turns of that attempt, compressed."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Process -> wall time from its start to its last attempt."""
+    process: str = field(default_factory=lambda: secrets.token_hex(4))
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.path.exists():
+            drop_cut_line(self.path)
+            for _, line in read_objects(self.path):
+                self._take(line)
+
+    def add(self, played: Sequence[Played]) -> None:
+        """They are on disk when this returns."""
+        about = {"process": self.process, "elapsed": time.monotonic() - self.began}
+        lines = [{**about, "attempt": asdict(one.attempt), "told": compressed(one.told())} for one in played]
+        append_objects(self.path, lines)
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        record = line["attempt"]
+        attempt = Attempt(**{**record, "right": tuple(record["right"]), "tokens": Spent(**record["tokens"])})
+        self.found[attempt.memory, attempt.task] = attempt
+        self.told.setdefault(attempt.memory, {})[attempt.task] = line["told"]
+        self.seconds[line["process"]] = line["elapsed"]
+
+    def of(self, cell: Cell, memory: str, seed: int) -> dict[int, Attempt]:
+        """Place of a task in the cell -> the attempt at it."""
+        found = {place: self.found.get((memory, id)) for place, id in enumerate(cell.ids(seed))}
+        return {place: one for place, one in found.items() if one is not None}
+
+
+def told_in(folder: Path) -> Mapping[str, Mapping[str, str]]:
+    """Memory -> task -> the turns of the latest attempt, as of `Side.told`; empty: the folder has none.
+
+    Raises UserError for a damaged file.
+    """
+    try:
+        return _Kept(folder / ATTEMPTS).told
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{folder / ATTEMPTS} has a line that is no attempt: {error!r}") from error
 
 
 def _opened(
@@ -154,92 +273,70 @@ def _opened(
     if path.exists():
         try:
             earlier = json.loads(path.read_text(encoding="utf-8"))
-            changed = [name for name in mine if name != "memories" and _told(earlier[name]) != _told(mine[name])]
-            before = list(earlier["memories"])
+            changed = differences(earlier, mine, _MAY_CHANGE)
+            mine |= {"memories": list(dict.fromkeys([*earlier["memories"], *memories])), "about": earlier["about"]}
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{path} cannot be read ({error}); give another --out") from error
         if changed:
-            raise UserError(
-                f"{folder} holds a run with another {changed[0]}, {_short(earlier[changed[0]])} and not "
-                f"{_short(mine[changed[0]])}; give another --out"
-            )
-        mine["memories"] = list(dict.fromkeys([*before, *memories]))
-        mine["about"] = earlier["about"]
+            raise other_settings(folder, changed)
     elif any(path.exists() for path in (folder / ATTEMPTS, folder / RESULT)):
-        raise UserError(f"{folder} holds a result and no {RUN}, so it cannot be gone on with; give another --out")
+        raise UserError(f"{folder} holds a result and no {RUN}, so it cannot be resumed; give another --out")
     write_file(path, (json.dumps(mine, indent=1) + "\n").encode())
     return mine
 
 
-def _told(value: Any) -> Any:
-    return {k: v for k, v in value.items() if k not in _MAY_CHANGE} if isinstance(value, dict) else value
+class Call(NamedTuple):
+    """One call of a model on a server."""
+
+    task: str
+    memory: str
+    number: int
+    """Of the attempt's calls, states included, from 1."""
+    request: str
+    """Digest of everything that the request holds: what a changed memory or prompt asks is asked anew."""
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 200 else f"{text[:200]}…"
+class Journal:
+    """The replies of one run, each on the disk before it is used. Thread-safe.
 
+    call = Call(task="independent-1-n4-seed0-2", memory="full", number=3, request=digest_of(request))
+    journal.find(call)          the reply that an earlier process got, or None
+    journal.add(call, reply)    one line of JSON, forced to the disk
+    """
 
-def _missing(player: Player, suite: Suite, records: _Records, cell: Cell, memory: str, seed: int) -> Iterator[Job]:
-    """What is to be attempted, again too where the server or the tool failed; always the same tasks together."""
-    asked = suite.asked(cell)
-    for first in range(0, asked, player.together):
-        places = tuple(range(first, min(first + player.together, asked)))
-        found = [records.found.get((memory, cell.ids(seed)[place])) for place in places]
-        if not all(attempt is not None and Ended(attempt.ended).scorable for attempt in found):
-            yield Job(cell, memory, places)
+    def __init__(self, path: Path | None) -> None:
+        """Reads what is there, without a last line that was cut off. None: nothing is kept.
 
+        Raises UserError for a damaged file.
+        """
+        self._path, self._lock = path, threading.Lock()
+        self._replies: dict[Call, Mapping[str, Any]] = {}
+        self.money = 0.0
+        """Cost of all its replies."""
+        if path is not None and path.exists():
+            drop_cut_line(path)
+            for number, line in read_objects(path):
+                if line.pop("digest", None) != digest_of(line):
+                    raise UserError(
+                        f"{path}:{number}: this reply is not as it was recorded; remove the line, and it is asked again"
+                    )
+                self._take(line)
 
-def _work(
-    player: Player, drawing: Drawing, jobs: Sequence[Job], stopped: Callable[[], bool]
-) -> Iterator[list[Attempt]]:
-    """The attempts of the jobs as they are done. Raises UserError where attempt after attempt ends with the server."""
+    def __len__(self) -> int:
+        return len(self._replies)
 
-    def attempt(job: Job) -> list[Attempt]:
-        drawn = drawing.of(job.cell)
-        return player.attempts(drawn, [drawn.tasks[place] for place in job.places], job.memory, stopped)
+    def find(self, call: Call) -> Mapping[str, Any] | None:
+        """The reply to this call; None: there is none."""
+        return self._replies.get(call)
 
-    failures = 0
-    for _, attempts in run_jobs(jobs, attempt, at_a_time=player.at_a_time, stopped=stopped):
-        yield attempts
-        for found in attempts:
-            failures = 0 if Ended(found.ended).scorable else failures + 1
-            if failures >= max(_MOST_FAILURES, player.at_a_time):
-                raise UserError(f"{failures} attempts in a row failed: {found.detail}")
+    def add(self, call: Call, reply: Mapping[str, Any], *, money: float = 0.0) -> None:
+        """Keeps a reply. Raises UserError where it cannot be written."""
+        if self._path is not None:
+            with self._lock:
+                line = {**call._asdict(), "money": money, "reply": reply}
+                append_objects(self._path, [{**line, "digest": digest_of(line)}])
+                self._take(line)
 
-
-def _result(known: Mapping[str, Any], suite: Suite, records: _Records, seed: int, prices: PriceClass | None) -> Result:
-    complete = [
-        records.of(cell, memory, seed)
-        for memory in known["memories"]
-        for cell in suite.cells
-        if len(records.of(cell, memory, seed)) >= suite.asked(cell)
-    ]
-    return Result(
-        model=known["model"],
-        about=known["about"],
-        suite=suite.name,
-        seed=seed,
-        version=__version__,
-        tasks=TASKS,
-        attempts=tuple(attempt for attempts in complete for attempt in attempts),
-        prices=None if prices is None else prices.name,
-        unit=None if prices is None else prices.unit,
-        seconds=sum(records.seconds.values()),
-    )
-
-
-@contextmanager
-def _saying_what_is_saved(folder: Path, done: Callable[[], int], of: int) -> Iterator[Callable[[], bool]]:
-    """Turns Ctrl-C into `Interrupted`, and adds to a limit and to a UserError what is saved."""
-
-    def saved() -> str:
-        return f"{done()} of {of} attempts are done and saved in {folder}"
-
-    again = "repeat the command to go on"
-    notice = f"Stopping: requests under way have {GRACE_S:.0f} seconds to finish; press Ctrl-C again to stop at once."
-    try:
-        with saying_what_is_saved("attempting tasks", saved, again, notice) as stop:
-            yield lambda: stop.requested
-    except LimitReached as reached:
-        raise UserError(f"{reached}\n{saved()}; {again} with a higher --max-cost") from reached
+    def _take(self, line: Mapping[str, Any]) -> None:
+        self._replies[Call(line["task"], line["memory"], line["number"], line["request"])] = line["reply"]
+        self.money += line["money"]

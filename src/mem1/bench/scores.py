@@ -144,9 +144,9 @@ class Compared:
     """In the order of the suite; where there are several, all of them together at the end."""
 
 
-def sides_of(result: Result) -> list[Side]:
-    """One side per memory, in the order of the result."""
-    return [Side(result=result, memory=memory) for memory in result.memories]
+def sides_of(result: Result, told: Mapping[str, Mapping[str, str]] | None = None) -> list[Side]:
+    """One side per memory, in the order of the result; `told`: memory -> as of `Side.told`."""
+    return [Side(result=result, memory=memory, told=(told or {}).get(memory, {})) for memory in result.memories]
 
 
 def names_of(sides: Sequence[Side]) -> list[str]:

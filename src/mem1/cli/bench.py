@@ -21,9 +21,8 @@ from mem1.pages.table import printed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mem1.bench.journal import Journal
-    from mem1.bench.players import Player
     from mem1.bench.results import Attempt
+    from mem1.bench.running import Journal, Player
     from mem1.bench.suites import Suite
     from mem1.prices import PriceClass
 
@@ -102,7 +101,7 @@ def command(
         return
     from mem1.bench.page import bench_page
     from mem1.bench.results import RESULT
-    from mem1.bench.running import run
+    from mem1.bench.running import run, told_in
     from mem1.bench.scores import sides_of
     from mem1.bench.suites import MOST_SEED, suite_of
     from mem1.bench.tables import comparisons
@@ -157,7 +156,7 @@ def command(
             prices=priced,
             on_progress=bar,
         )
-    sides = sides_of(result)
+    sides = sides_of(result, told_in(folder))
     write_page(folder / PAGE, bench_page(sides, title=result.model))
     compared = comparisons(sides)
     if as_json:
@@ -190,7 +189,7 @@ def _served(
     max_cost: float | None,
 ) -> _Taker:
     from mem1.bench.chat import ChatPlayer
-    from mem1.bench.journal import Journal
+    from mem1.bench.running import Journal
     from mem1.engines.servers import ModelServer
     from mem1.net.spending import MoneyLimit, Spending, Usage
 

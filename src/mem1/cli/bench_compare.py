@@ -54,8 +54,9 @@ def command(
 
 def _sides(results: Sequence[str]) -> list[Side]:
     """In the order given. Raises UserError for a file that is no result, or lacks the memory."""
-    from mem1.bench.results import load_result
-    from mem1.bench.scores import Side, sides_of
+    from mem1.bench.results import RESULT, load_result
+    from mem1.bench.running import told_in
+    from mem1.bench.scores import sides_of
 
     found: list[Side] = []
     for given in results:
@@ -65,7 +66,8 @@ def _sides(results: Sequence[str]) -> list[Side]:
             raise UserError(f"{path} holds no attempts, so there is nothing to compare")
         if memory is not None and memory not in result.memories:
             raise UserError(f"{path} has no memory {memory!r}; it has {', '.join(result.memories)}")
-        found += sides_of(result) if memory is None else [Side(result=result, memory=memory)]
+        told = told_in(path.parent) if path.name == RESULT else {}
+        found += [side for side in sides_of(result, told) if memory in (None, side.memory)]
     return found
 
 

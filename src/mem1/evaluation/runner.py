@@ -1,23 +1,16 @@
 """Run a policy on tasks of several sizes and summarise: one row per number of objectives.
 
-Tasks are divided into chunks, and each chunk is written to disk as soon as it is done:
+    rows, trajectories = evaluate(rollout, source, Evaluation(objectives=(1, 4)), policy="trained", folder=folder)
 
-    tasks 0 1 2 3 4 5 6    ->    chunks (0 1 2) (3 4 5) (6)    ->    killed in the second: it is repeated as a whole
-
-The chunks depend only on the list of tasks. So an evaluation that was killed and restarted gives every task to the
-engine in the same batch, and ends with the same bytes as an uninterrupted one, except for timings. Tasks added later
-form chunks of their own:
-
-    7 tasks, then 10       ->    chunks (0 1 2) (3 4 5) (6) (7 8 9)
+Tasks are divided into chunks, and each chunk is written to disk as soon as it is done (`resuming`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +19,10 @@ from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.store import read_attempts, write_row
+from mem1.evaluation.resuming import attempt_all, chunks, missing
+from mem1.evaluation.store import Recorded, read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
-from mem1.interrupts import GRACE_S, Stop, saying_what_is_saved
 from mem1.lock import alone_in
-from mem1.net.threads import run_jobs
 from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task, Trajectory
 from mem1.rollout import RolloutPort
@@ -110,7 +102,7 @@ def evaluate(
             if on_progress is not None:
                 on_progress(size.progress(running))
 
-        def attempt(job: tuple[_Size, list[int]]) -> list[Trajectory]:
+        def attempt(job: tuple[_Size, list[int]], stopped: Callable[[], bool]) -> list[Trajectory]:
             size, places = job
             return rollout(
                 [size.tasks[i] for i in places],
@@ -119,16 +111,26 @@ def evaluate(
                 progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
             )
 
+        def keep(job: tuple[_Size, list[int]], trajectories: list[Trajectory]) -> None:
+            size, places = job
+            size.add(places, trajectories)
+            tell(size)
+
+        def saved() -> str:
+            done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
+            return f"{done} of {of} attempts are done and saved in {folder}"
+
         for size in sizes:
             tell(size)
-        jobs = [(size, places) for size in sizes for places in size.missing(chunking.tasks)]
-        with _saying_what_is_saved(sizes, folder) as stop:
-            for (size, places), trajectories in run_jobs(
-                jobs, attempt, at_a_time=chunking.at_a_time, stopped=lambda: stop.requested
-            ):
-                with stop.unbroken():
-                    size.add(places, trajectories)
-                tell(size)
+        attempt_all(
+            [(size, places) for size in sizes for places in size.missing],
+            attempt,
+            keep,
+            at_a_time=chunking.at_a_time,
+            doing="evaluating",
+            saved=None if folder is None else saved,
+            again="repeat the command to continue (a training run: --resume)",
+        )
         rows = [size.finish(policy=policy, context=rollout.context_name, shape=shape) for size in sizes]
         return rows, {size.objectives: size.trajectories for size in sizes}
 
@@ -147,8 +149,8 @@ class _Size:
     tokens_out: int = 0
     on_disk: list[int] = field(default_factory=list)
     """Index in `tasks` of each line of the file."""
-    added_at: Sequence[int] = ()
-    """Indices at which earlier evaluations with fewer tasks ended."""
+    missing: Sequence[list[int]] = ()
+    """Indices still to attempt, by chunk."""
 
     def __post_init__(self) -> None:
         for task_id, times in Counter(task.id for task in self.tasks).items():
@@ -157,31 +159,16 @@ class _Size:
 
     def read(self, settings: Mapping[str, Any], *, chunk: int, overwrite: bool) -> None:
         """Take over the complete chunks in the file. Raises UserError if it belongs to another evaluation."""
-        if self.path is None:
-            return
         places = {task.id: i for i, task in enumerate(self.tasks)}
-        recorded = read_attempts(self.path, settings, self.tasks, overwrite=overwrite)
-        self.added_at = recorded.added_at
+        recorded = Recorded()
+        if self.path is not None:
+            recorded = read_attempts(self.path, settings, self.tasks, overwrite=overwrite)
         for trajectory in recorded.trajectories:
             name = "" if trajectory.task is None else trajectory.task.id
             if name not in places:
                 raise UserError(f"{self.path} holds an attempt at a task {name!r}, which is not one of its tasks")
             self._take(places[name], trajectory)
-        for members in self._chunks(chunk):
-            if not all(i in self.found for i in members):  # killed while writing
-                for i in members:
-                    self.found.pop(i, None)
-
-    def missing(self, chunk: int) -> Iterator[list[int]]:
-        """Indices still to attempt, by chunk, including those whose tool failed."""
-        for members in self._chunks(chunk):
-            if places := [i for i in members if i not in self.found or not self.found[i].ended.scorable]:
-                yield places
-
-    def _chunks(self, chunk: int) -> Iterator[range]:
-        for start, stop in pairwise([0, *self.added_at, len(self.tasks)]):
-            for first in range(start, stop, chunk):
-                yield range(first, min(first + chunk, stop))
+        self.missing = missing(self.found, chunks(len(self.tasks), chunk, recorded.added_at))
 
     def _take(self, place: int, trajectory: Trajectory) -> None:
         self.found[place] = trajectory
@@ -229,20 +216,3 @@ def _settings(rollout: RolloutPort, config: Evaluation) -> dict[str, Any]:
         "temperature": config.temperature,
         "seed": config.seed,
     }
-
-
-@contextmanager
-def _saying_what_is_saved(sizes: Sequence[_Size], folder: Path | None) -> Iterator[Stop]:
-    """Turn Ctrl-C into `Interrupted`, and add to a UserError what is saved."""
-    if folder is None:
-        yield Stop()
-        return
-
-    def saved() -> str:
-        done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
-        return f"{done} of {of} tasks are done and saved in {folder}"
-
-    notice = f"Stopping: running tasks have {GRACE_S:.0f} seconds to finish; press Ctrl-C again to stop at once."
-    again = "repeat the command to continue (a training run: --resume)"
-    with saying_what_is_saved("evaluating", saved, again, notice) as stop:
-        yield stop

@@ -82,8 +82,13 @@ def read_attempts(path: Path, settings: Mapping[str, Any], tasks: Sequence[Task]
         if fewer is not None or devices.get("devices", []) != before:
             _write_json(manifest, {**settings, **({"added_at": added_at} if added_at else {}), **devices})
         return Recorded(trajectories=read_trajectories(path, drop_cut_line=True), added_at=added_at)
-    if path.is_file() and (known is None or not overwrite):
-        raise UserError(_mismatch(path, known, settings))
+    if path.is_file() and known is None:
+        raise UserError(
+            f"{path} holds trajectories, but its manifest {manifest.name}, which records how they were made, is "
+            "missing or damaged; delete the file, or choose another --out"
+        )
+    if path.is_file() and not overwrite:
+        raise other_settings(path, differences(known or {}, settings))
     _write_json(manifest, {**settings, **({"devices": here} if here else {})}, remove=(path, _row_file(path)))
     return Recorded()
 
@@ -167,14 +172,10 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
     return settings if isinstance(added_at, list) and all(type(number) is int for number in added_at) else None
 
 
-def _mismatch(path: Path, known: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> str:
-    if known is None:
-        return (
-            f"{path} holds trajectories, but its manifest {path.with_suffix('.json').name}, which records how they "
-            "were made, is missing or damaged; delete the file, or choose another --out"
-        )
-    changed = (f"  {key}: {there} in the folder, {here} now" for key, there, here in differences(known, settings))
-    return (
-        f"{path} was made with other settings:\n" + "\n".join(changed) + "\n"
-        "use the folder's settings to continue it; for the new ones choose another --out, or delete the file"
+def other_settings(path: Path, changed: Sequence[tuple[str, str, str]]) -> UserError:
+    """What is in `path` was made with other settings: `changed` as of `differences`."""
+    lines = [f"  {key}: {there} in the folder, {here} now" for key, there, here in changed]
+    return UserError(
+        f"{path} was made with other settings:\n" + "\n".join(lines) + "\n"
+        "use the folder's settings to continue it; for the new ones choose another --out, or delete it"
     )

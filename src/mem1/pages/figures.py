@@ -1,7 +1,7 @@
 """Figures as plain data for Plotly, which the scripts of a page draw in its own colours and fonts.
 
     over_sizes("accuracy", [trace], {**SHARE_AXIS, "title": {"text": "right"}})      a number over N, on a log axis
-    {**line_style(3), "name": plain("notes"), "x": [1, 2], "y": [0.9, 0.7], "error_y": error_bars(lows, highs, 3)}
+    {**line_style(3), "name": plain("notes"), "x": [1], "y": [0.9], "error_y": error_bars([(0.1, 0.05)], 3)}
 
 Each figure is {"title", "data", "layout"}; a colour such as "--line-0" is a CSS variable of the page, light or dark.
 """
@@ -30,10 +30,10 @@ def line_style(number: int) -> Figure:
     }
 
 
-def error_bars(below: Sequence[float], above: Sequence[float], number: int) -> Figure:
-    """Intervals of the points of a line, as distances from them."""
+def error_bars(distances: Sequence[tuple[float, float]], number: int) -> Figure:
+    """Intervals of the points of a line, as the distances of their ends from them: (below, above)."""
     how = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "color": f"--line-{number % COLORS}"}
-    return {**how, "array": list(above), "arrayminus": list(below)}
+    return {**how, "array": [above for _, above in distances], "arrayminus": [below for below, _ in distances]}
 
 
 def over_sizes(title: str, traces: Sequence[Figure], y: Figure, of: str = "questions") -> Figure:

@@ -126,8 +126,7 @@ def _over_n(rows: Sequence[ReportRow], number: int, column: Column, name: str) -
     bars = [(column.ends(row), value) for row in drawn if (value := column.value(row)) is not None]
     errors = [(value - low, high - value) for (low, high), value in bars if low is not None and high is not None]
     if len(errors) == len(drawn):
-        below, above = zip(*errors, strict=True) if errors else ((), ())
-        trace["error_y"] = error_bars(below, above, number)
+        trace["error_y"] = error_bars(errors, number)
     return trace
 
 

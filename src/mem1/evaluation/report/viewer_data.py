@@ -143,7 +143,7 @@ class PageData:
         turns = trajectory.turns
         sizes = [(len(turn.context_ids), len(turn.completion_ids)) for turn in turns]
         shown = zip(turns, cut(turns, decode), sizes, appended_tokens(trajectory), strict=True)
-        return self.turns([(*turn, (*sizes, appended)) for *turn, sizes, appended in shown], trajectory.task)
+        return self.turns([(turn, pieces, (*of, appended)) for turn, pieces, of, appended in shown], trajectory.task)
 
     def turns(
         self, turns: Sequence[tuple[Turn, TurnPieces, tuple[int, int, int]]], task: Task | None
@@ -201,7 +201,7 @@ class PageData:
         return [value for kind, text in changes(last, state) for value in (kind, self.strings.number(text))]
 
 
-def told(task: Task, answer: str, turns: Callable[[PageData], list[dict[str, Any]]]) -> Told:
+def told_of(task: Task, answer: str, turns: Callable[[PageData], list[dict[str, Any]]]) -> Told:
     """An attempt as it is kept for pages to come."""
     data = PageData({})
     found = turns(data)
