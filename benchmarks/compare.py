@@ -52,6 +52,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from answer_stages import answer_stages
 from machine import commit, hardware
 from run_files import read_run, result_at, run_names
 from run_results import (
@@ -71,7 +72,6 @@ from stages import rl_stage
 from mem1.configuration import load_toml
 from mem1.durable import write_file
 from mem1.engines.device import flushed_denormals
-from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.intervals import seeds_interval
 from mem1.evaluation.metrics import em_by_depth, peak_tokens, solved, total_tokens
 from mem1.evaluation.runner import evaluate

@@ -16,7 +16,7 @@ SHIPPED: Mapping[str, Mapping[str, str] | str] = {
         "web": "mem1.envs.web:WebTasks",
         "webshop": "mem1.envs.webshop.tasks:WebShopTasks",
         "errand": "mem1.envs.webshop.errand:ErrandTasks",
-        "memory-agent-bench": "mem1.bench.public.memory_agent_bench:MemoryAgentBenchTasks",
+        "memory-agent-bench": "mem1.bench.memory_agent_bench:MemoryAgentBenchTasks",
         "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
         "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
     },

@@ -12,11 +12,10 @@ import pytest
 from bench_suites import SMALL, suite
 
 from mem1.bench.chat import ChatPlayer
-from mem1.bench.estimate import estimates
 from mem1.bench.policies import script_player
 from mem1.bench.results import Attempt, Spent
 from mem1.bench.running import Journal
-from mem1.bench.scripted import scripted_chat, scripted_player
+from mem1.bench.scripted import estimates, scripted_chat, scripted_player
 from mem1.bench.suites import Cell, Drawing, Drawn
 from mem1.bench.tools import Tools, answers_in
 from mem1.engines.servers import EngineFailed, Refused

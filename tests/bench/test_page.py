@@ -18,9 +18,10 @@ from reports import HOSTILE
 
 from mem1.bench.page import bench_page
 from mem1.bench.results import Result
-from mem1.bench.scores import Estimate, Side, sides_of
+from mem1.bench.scores import Side, sides_of
 from mem1.bench.tables import interval, spent_table
 from mem1.errors import UserError
+from mem1.evaluation.compare import Estimate
 from mem1.pages import page as pages
 
 NAME = f"--line-0 {HOSTILE[:40]}"

@@ -13,8 +13,8 @@ from samples import BROWSECOMP_PLUS, write_json, write_lines, write_rows
 from terminals import Terminal
 from worlds import SAMPLING
 
-from mem1.bench.public.loca import read_loca
-from mem1.bench.public.memory_agent_bench import MemoryAgentBenchTasks, answers_of, parts
+from mem1.bench.loca import read_loca
+from mem1.bench.memory_agent_bench import MemoryAgentBenchTasks, answers_of, parts
 from mem1.bench.results import load_result, save_result
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine

@@ -94,7 +94,7 @@ def test_a_comparison_is_paired_and_marks_what_is_apart_from_nothing():
         Side(result=result(*many(rights)), memory="full"), Side(result=result(*many(better)), memory="full")
     )
     (chain,) = found.families
-    assert (found.tasks, found.left_out, chain.family, chain.tasks) == (40, (0, 0), "chain", 40)
+    assert (found.tasks, found.left_out, chain.family, chain.difference.tasks) == (40, (0, 0), "chain", 40)
     assert (chain.first.value, chain.second.value) == pytest.approx((0.5, 0.65))
     assert chain.difference.value == pytest.approx(0.15) and chain.difference.apart
     assert chain.first.high > chain.second.low, "the intervals overlap; only the paired one tells them apart"
@@ -110,7 +110,8 @@ def test_only_shared_tasks_count_and_all_families_together_come_last():
     found = compare(Side(result=first, memory="full"), Side(result=second, memory="full"))
     assert (found.tasks, found.left_out) == (9, (1, 2))
     values = [
-        (one.family, one.tasks, one.first.value, one.second.value, one.difference.value) for one in found.families
+        (one.family, one.difference.tasks, one.first.value, one.second.value, one.difference.value)
+        for one in found.families
     ]
     assert values == [("chain", 6, 1.0, 0.0, -1.0), ("budget", 3, 0.0, 1.0, 1.0), (None, 9, 0.5, 0.5, 0.0)]
     assert found.families[1].tokens == (125, 6)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mem1.bench.estimate import estimates
 from mem1.bench.policies import script_player
 from mem1.bench.running import run
-from mem1.bench.scripted import scripted_player
+from mem1.bench.scripted import estimates, scripted_player
 from mem1.bench.suites import SUITES, Cell, Drawing, Suite
 
 QUICK = SUITES["quick"]

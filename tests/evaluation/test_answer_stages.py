@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from answer_stages import AnswerStages, answer_stages
 from worlds import CODEC, SMALL, replay, rollout, task
 
 from mem1.engines.base import Sampling
 from mem1.envs.search import SearchEnvironment
-from mem1.evaluation.answer_stages import AnswerStages, answer_stages
 from mem1.protocol import PAPER
 from mem1.records import Passage, Trajectory
 from mem1.tasks.atlas import Expert

@@ -44,9 +44,9 @@ def width(interval: tuple[float, float]) -> float:
 def test_a_difference_is_task_by_task_in_whatever_order_they_come():
     ours, theirs = run([1, 0, 1, 1]), run([0, 0, 1, 0], order=[3, 1, 0, 2])
     found = difference(ours, theirs)
-    assert (found.mean, found.tasks) == (0.5, 4)
+    assert (found.value, found.tasks) == (0.5, 4)
     assert (found.low, found.high) == difference_interval([[1, 0, 1, 1]], [[0, 0, 1, 0]])
-    assert difference(theirs, ours).mean == -0.5
+    assert difference(theirs, ours).value == -0.5
 
 
 def test_values_are_matched_by_task_and_not_by_place():
@@ -54,7 +54,7 @@ def test_values_are_matched_by_task_and_not_by_place():
     assert values_by_task([first, second], solved) == [[0.0, 0.25, 0.5, 1.0], [0.1, 0.35, 0.6, 1.1]]
     in_place = run([0.1, 0.35, 0.6, 1.1])
     assert difference(second, first, within=None) == difference(in_place, first, within=None)
-    assert difference(second, first, within=None).mean == pytest.approx(0.1)
+    assert difference(second, first, within=None).value == pytest.approx(0.1)
 
 
 def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
@@ -62,24 +62,24 @@ def test_the_seeds_of_two_ways_of_training_have_nothing_in_common():
     by_seed = [0.2, 0.8, 0.4, 0.6]
     runs = [run([score] * 20) for score in by_seed]
     found = paired_difference(runs, runs)
-    assert found.mean == pytest.approx(0.0)
+    assert found.value == pytest.approx(0.0)
     assert found.low < -0.1 and found.high > 0.1
 
 
 def test_a_constant_gain_on_hard_and_easy_tasks_is_beyond_doubt():
     easy_or_hard = [0.0, 0.9] * 10
     found = difference(run([x + 0.1 for x in easy_or_hard]), run(easy_or_hard))
-    assert (found.low, found.mean, found.high) == pytest.approx((0.054, 0.1, 0.144), abs=5e-4)
+    assert (found.low, found.value, found.high) == pytest.approx((0.054, 0.1, 0.144), abs=5e-4)
     assert width(mean_interval(easy_or_hard)) > 0.3, "either mean alone is far from sure"
 
 
 def test_a_failure_that_was_never_scored_counts_as_wrong():
     failed = [replace(t, metrics={}, reward=None, ended=Ended.TOOL_FAILED) for t in run([1, 1])]
-    assert difference(run([1, 1]), failed).mean == 1
+    assert difference(run([1, 1]), failed).value == 1
 
 
 def test_any_number_of_a_trajectory_can_be_compared():
-    assert difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds, within=None).mean == 0
+    assert difference(run([0, 0]), run([1, 1]), measure=lambda t: t.seconds, within=None).value == 0
     with pytest.raises(ValueError, match="out of bounds"):
         difference(run([0] * 3), run([1] * 3), measure=lambda t: t.seconds)
     assert values_by_task([run([0, 0, 0], order=[2, 0, 1])], lambda t: t.seconds) == [[2, 0, 1]]
@@ -104,7 +104,7 @@ def test_runs_on_other_tasks_are_refused(theirs: list[Trajectory], message: str)
 def test_seeds_and_tasks_are_told_apart():
     # seeds differ by 0.2 on every task; no task differs from another
     seeds_only = over_seeds([run([0.4] * 50), run([0.6] * 50), run([0.5] * 50)])
-    assert seeds_only.mean == pytest.approx(0.5)
+    assert seeds_only.value == pytest.approx(0.5)
     assert seeds_only.by_seed == pytest.approx((0.4, 0.6, 0.5))
     assert seeds_only.spread == pytest.approx(0.1)
     low, high = seeds_only.over_tasks
@@ -136,7 +136,7 @@ def test_two_ways_of_training_are_compared_over_seeds_and_tasks():
     theirs = [run(tasks)] * 2
     found = paired_difference(ours, theirs)
     # the tasks cancel; two seeds say little: 12.7 * 0.0707 / sqrt(2) = 0.64 to either side
-    assert (found.low, found.mean, found.high) == pytest.approx((-0.55, 0.10, 0.73), abs=0.02)
+    assert (found.low, found.value, found.high) == pytest.approx((-0.55, 0.10, 0.73), abs=0.02)
     assert found.tasks == 40
 
 
@@ -146,7 +146,7 @@ def test_the_seeds_of_either_side_count():
     for ours, theirs, sign in ((seeds, [run(tasks)], 1), ([run(tasks)], seeds, -1)):
         found = paired_difference(ours, theirs)
         # 4.3 * 0.1 / sqrt(3) to either side
-        assert (sign * found.low, sign * found.mean, sign * found.high) == pytest.approx(
+        assert (sign * found.low, sign * found.value, sign * found.high) == pytest.approx(
             (0.1 - sign * 0.248, 0.1, 0.1 + sign * 0.248), abs=0.02
         )
 

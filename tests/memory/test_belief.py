@@ -8,12 +8,12 @@ from functools import cache
 from typing import Literal
 
 import pytest
+from answer_stages import answer_stages
 from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.algorithms.channels import places
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
-from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import appended_peak_tokens, even_sizes, peak_tokens, state_tokens, total_tokens
 from mem1.memory import Belief, memory_spans, next_context

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from answer_stages import answer_stages
 from worlds import replay, rollout, shelf, task
 
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
-from mem1.evaluation.answer_stages import answer_stages
 from mem1.evaluation.fact_retention import memory
 from mem1.evaluation.tokens import peak_tokens, state_tokens
 from mem1.memory import Dropout, MemoryPolicy, Notebook, Notes, answer_from, memory_policy, next_context, notebook

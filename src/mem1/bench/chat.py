@@ -202,7 +202,7 @@ class _Asked:
         except Over as over:
             self._over = over
             raise
-        self.calls.append((list(messages), tools, _text(completion)))
+        self.calls.append(Recorded(list(messages), tools, _text(completion)))
         self.cut = _finish(completion) == "length"
         self._tools.replied(completion)
         return completion

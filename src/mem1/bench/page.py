@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mem1.bench.results import Attempt
-from mem1.bench.scores import Estimate, Point, Score, Side, by_family, by_task, names_of, score_of
+from mem1.bench.scores import Point, Score, Side, by_family, by_task, names_of, score_of
 from mem1.bench.tables import (
     comparisons,
     difference_table,
@@ -25,6 +25,7 @@ from mem1.bench.tables import (
     spent_table,
 )
 from mem1.errors import printable
+from mem1.evaluation.compare import Estimate
 from mem1.evaluation.report.viewer_data import PageData, first_tasks, turns_in_words, words
 from mem1.pages.figures import SHARE_AXIS, Figure, error_bars, line_style, over_sizes, plain
 from mem1.pages.page import Details, Figures, Page, Part, Section, Terms, Viewer, compressed, inflated

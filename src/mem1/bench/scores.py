@@ -3,7 +3,7 @@
     score_of(result.of("full"))
     ->  Score(area=Estimate(0.71, 0.64, 0.78), points=(Point(level=1, objectives=1, accuracy=...), ...), spent=...)
     compare(Side(a, "full"), Side(b, "notes"))
-    ->  Compared(tasks=240, families=(Difference(family="chain", area=Estimate(0.12, 0.05, 0.19), ...), ...))
+    ->  Compared(tasks=240, families=(ComparedFamily("chain", difference=Difference(0.12, 0.05, 0.19), ...), ...))
 
 A family's score is the area under accuracy over log2 N, by trapezoids, divided by the range of log2 N; with a single N
 it is the accuracy. Levels of a family weigh the same, and so do families in the score of all. So a score is a sum of
@@ -16,30 +16,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mem1.bench.results import Attempt, Result
 from mem1.errors import UserError
+from mem1.evaluation.compare import Difference, Estimate
 from mem1.evaluation.intervals import mean_interval, weighted_difference_interval, weighted_interval
 
 Cell = tuple[str, int, int]
 """(family, level, N)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A number with its 95 % interval over tasks."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def apart(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
+Interval = Callable[[Sequence[Sequence[float]], Sequence[float]], tuple[float, float]]
+"""Values of each cell and their weights -> the interval of their weighted sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +104,16 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The second minus the first, on the tasks that both attempted."""
+class ComparedFamily:
+    """Two sides on the tasks of a family that both attempted."""
 
     family: str | None
     """None: all families."""
-    tasks: int
     first: Estimate
     """Score of the first on these tasks."""
     second: Estimate
-    difference: Estimate
-    """Its interval is paired: over tasks, of the differences."""
+    difference: Difference
+    """The second minus the first; its interval is paired: over tasks, of the differences."""
     tokens: tuple[float, float]
     """Mean tokens of an attempt of the first and of the second."""
     peak: tuple[float, float]
@@ -140,7 +128,7 @@ class Compared:
     """That both attempted."""
     left_out: tuple[int, int]
     """Tasks that only the first, or only the second, attempted."""
-    families: tuple[Difference, ...]
+    families: tuple[ComparedFamily, ...]
     """In the order of the suite; where there are several, all of them together at the end."""
 
 
@@ -183,11 +171,10 @@ def by_family(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
 def score_of(attempts: Sequence[Attempt]) -> Score:
     """The score of one memory's attempts, of one family or of several. Raises ValueError without attempts."""
     cells = _cells(attempts)
-    weights = cell_weights(cells)
     accuracies = {cell: [attempt.accuracy for attempt in of] for cell, of in cells.items()}
     right = math.fsum(value for attempt in attempts for value in attempt.right)
     return Score(
-        area=_area(accuracies, weights, difference=False),
+        area=Estimate(**_area(accuracies, weighted_interval)),
         points=tuple(_point(cell, cells[cell], accuracies[cell]) for cell in sorted(cells)),
         tasks=len(attempts),
         objectives=sum(attempt.objectives for attempt in attempts),
@@ -273,17 +260,15 @@ def _check_comparable(first: Side, second: Side) -> None:
             )
 
 
-def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str, Attempt]) -> Difference:
+def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str, Attempt]) -> ComparedFamily:
     theirs = [others[attempt.task] for attempt in mine]
     cells = _cells(mine)
-    weights = cell_weights(cells)
     values = {cell: [others[one.task].accuracy - one.accuracy for one in of] for cell, of in cells.items()}
-    return Difference(
+    return ComparedFamily(
         family=family,
-        tasks=len(mine),
         first=score_of(mine).area,
         second=score_of(theirs).area,
-        difference=_area(values, weights, difference=True),
+        difference=Difference(**_area(values, weighted_difference_interval), tasks=len(mine)),
         tokens=(_mean(map(_tokens, mine)), _mean(map(_tokens, theirs))),
         peak=(_mean(one.peak for one in mine), _mean(one.peak for one in theirs)),
     )
@@ -300,10 +285,11 @@ def _cell(attempt: Attempt) -> Cell:
     return attempt.family, attempt.level, attempt.objectives
 
 
-def _area(values: Mapping[Cell, Sequence[float]], weights: Mapping[Cell, float], *, difference: bool) -> Estimate:
-    ends = weighted_difference_interval if difference else weighted_interval
-    low, high = ends(list(values.values()), [weights[cell] for cell in values])
-    return Estimate(value=math.fsum(weights[cell] * _mean(of) for cell, of in values.items()), low=low, high=high)
+def _area(values: Mapping[Cell, Sequence[float]], interval: Interval) -> dict[str, float]:
+    """Value, low and high of an estimate."""
+    weights = cell_weights(values)
+    low, high = interval(list(values.values()), [weights[cell] for cell in values])
+    return {"value": math.fsum(weights[cell] * _mean(of) for cell, of in values.items()), "low": low, "high": high}
 
 
 def _point(cell: Cell, attempts: Sequence[Attempt], accuracies: Sequence[float]) -> Point:

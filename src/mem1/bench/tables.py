@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from mem1.bench.scores import Compared, Estimate, Score, Side, compare, names_of, score_of, scores
+from mem1.bench.scores import Compared, Score, Side, compare, names_of, score_of, scores
 from mem1.errors import printable
+from mem1.evaluation.compare import Estimate
 from mem1.pages.table import Table
 from mem1.records import Ended
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mem1.agent.report import ModelCall
 from mem1.evaluation.report.token_attribution import Piece, TurnPieces
@@ -21,8 +21,18 @@ from mem1.records import Turn
 
 _OPEN = "<memory>\n"
 """Begins the state at the end of a message."""
-Recorded = tuple[Sequence[Message], Sequence[Message], str]
-"""(messages, declared tools, text of the reply) of one call."""
+
+
+class Recorded(NamedTuple):
+    """One call of the model."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Message]
+    """Those that it declared."""
+    text: str
+    """Of the reply."""
+
+
 ShownTurn = tuple[Turn, TurnPieces, tuple[int, int, int]]
 """A turn's texts, its pieces, and its tokens: given, written, and both with everything appended."""
 
@@ -56,7 +66,7 @@ def shown_turns(
     state = appended = 0
     for number, call in enumerate(used, start=1):
         # a reply that was of no use is not among those that were used
-        recorded = next(((messages, *more) for messages, *more in left if _asks(messages) == call.state), None)
+        recorded = next((one for one in left if _asks(one.messages) == call.state), None)
         if recorded is None:
             break
         messages, tools, text = recorded

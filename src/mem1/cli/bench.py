@@ -271,7 +271,7 @@ def _folder(name: str) -> str:
 def _show_estimate(
     console: Console, suite: Suite, memories: Sequence[str], seed: int, prices: PriceClass | None
 ) -> None:
-    from mem1.bench.estimate import estimates
+    from mem1.bench.scripted import estimates
 
     with console.status("estimating what it will cost"):
         found = estimates(suite, memories, seed=seed, prices=prices)

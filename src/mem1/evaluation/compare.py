@@ -1,6 +1,6 @@
 """Which of two policies is better on the same tasks, and how much of a mean is due to the training seed.
 
-    paired_difference([ours], [theirs])   ->  Difference(mean=0.08, low=0.05, high=0.11, tasks=500)
+    paired_difference([ours], [theirs])   ->  Difference(value=0.08, low=0.05, high=0.11, tasks=500)
     over_seeds([run_0, run_1, run_2])
     ->  OverSeeds(mean=0.61, by_seed=(0.58, 0.66, 0.59), spread=0.04,
                   over_tasks=(0.58, 0.64), over_both=(0.54, 0.67))
@@ -31,15 +31,23 @@ Measure = Callable[[Trajectory], "float | Sequence[float]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Ours minus theirs, in the unit of the measure."""
+class Estimate:
+    """A number with its 95 % interval."""
 
-    mean: float
-    """Mean over tasks, and over seeds if there are several."""
+    value: float
     low: float
-    """Lower end of its 95 % interval."""
     high: float
-    """Upper end; if the interval excludes 0, one of the two is better."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval excludes 0: of a difference, whether one of the two is better."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Estimate):
+    """One side minus another, in the unit of the measure: mean over tasks, and over seeds if there are several."""
+
     tasks: int
     """Number of tasks attempted by both."""
 
@@ -63,7 +71,7 @@ def paired_difference(
     mine, others = values[: len(ours)], values[len(ours) :]
     low, high = difference_interval(mine, others, questions=[question_ids(t) for t in ours[0]], within=within)
     mean = float(np.mean(mine) - np.mean(others))
-    return Difference(mean=mean, low=low, high=high, tasks=len(mine[0]))
+    return Difference(value=mean, low=low, high=high, tasks=len(mine[0]))
 
 
 def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float | Sequence[float]]]:

@@ -9,7 +9,7 @@ import pytest
 from report_pages import STATIC, row, seeds
 from reports import CURVE, atlas, attempts, run_of
 
-from mem1.evaluation.report.figures import curves, endings, over_n
+from mem1.evaluation.report.page import curves, endings, over_n
 from mem1.evaluation.report.rows import EM, PEAK, ReportRow, rows_of
 from mem1.pages.figures import SHARE_AXIS
 

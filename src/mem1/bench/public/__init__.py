@@ -1,1 +1,0 @@
-"""Public benchmarks beside ours: files that a user has downloaded, as tasks or as results."""
