@@ -8,12 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
 
 import pytest
 
-from mem1.errors import UserError
-from mem1.interrupts import GRACE_S, Interrupted, interruptible, saying_what_is_saved, stopped_while
+from mem1.interrupts import GRACE_S, Interrupted, interruptible, stopped_while
 
 pytestmark = pytest.mark.usefixtures("default_handlers")
 
@@ -107,15 +105,6 @@ def test_the_innermost_block_says_where_and_the_innermost_that_knows_how_to_go_o
         stopped_while("packing"),
     ):
         raise KeyboardInterrupt
-
-
-def test_a_stop_at_a_border_says_what_is_saved_and_so_does_a_mistake() -> None:
-    counting = partial(saying_what_is_saved, "counting", lambda: "3 of 8", "go on", "")
-    with pytest.raises(Interrupted, match=r"^while counting; 3 of 8; go on$"), counting() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.requested
-    with pytest.raises(UserError, match=r"^full\n3 of 8; go on$"), counting():
-        raise UserError("full")
 
 
 def test_the_former_handlers_come_back() -> None:

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_suites import SMALL, suite
+from bench_chats import PRICES, attempt, completion, drawn, player
+from bench_suites import suite
 
 from mem1.bench.chat import ChatPlayer
 from mem1.bench.policies import script_player
-from mem1.bench.results import Attempt, Spent
+from mem1.bench.results import Spent
 from mem1.bench.running import Journal
 from mem1.bench.scripted import estimates, scripted_chat, scripted_player
-from mem1.bench.suites import Cell, Drawing, Drawn
+from mem1.bench.suites import Drawing
 from mem1.bench.tools import Tools, answers_in
 from mem1.engines.servers import EngineFailed, Refused
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.messages.transcript import ASK, Message
 from mem1.net.spending import LimitReached, Usage
-from mem1.prices import PrefixCache, PriceClass, Prices
-
-PRICES = PriceClass(
-    name="plain", about="", prices=Prices(fresh=2.0, cached=1.0, write=2.0, output=10.0), cache=PrefixCache()
-)
-TWO = next(cell for cell in SMALL.cells if cell.objectives == 2)
-Answer = Callable[[list[Message]], Any]
-
-
-def drawn(cell: Cell = TWO, native: bool = True) -> Drawn:
-    return Drawing(SMALL, seed=0, native=native).of(cell)
-
-
-def completion(text: str | None = None, *queries: str, finish: str = "stop") -> dict[str, Any]:
-    calls = [{"function": {"name": "search", "arguments": json.dumps({"query": query})}} for query in queries]
-    message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-    return {"choices": [{"message": message, "finish_reason": finish}]}
-
-
-def player(answer: Answer, journal: Journal | None = None) -> ChatPlayer:
-    """A model that is a function of the messages; what it returns may be an error."""
-
-    def complete(messages: list[Message], tools: list[Message]) -> tuple[Mapping[str, Any], Usage]:
-        found = answer(messages)
-        if isinstance(found, Exception):
-            raise found
-        return found, Usage(money=0.5)
-
-    return ChatPlayer("m", {}, lambda drawn, memory: complete, journal=Journal(None) if journal is None else journal)
-
-
-def attempt(one: ChatPlayer, memory: str = "full", cell: Cell = TWO) -> Attempt:
-    at = drawn(cell)
-    (found,) = one.attempts(at, at.tasks[:1], memory, lambda: False)
-    return found.attempt
 
 
 def told(messages: Sequence[Message]) -> str:

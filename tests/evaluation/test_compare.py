@@ -104,7 +104,7 @@ def test_runs_on_other_tasks_are_refused(theirs: list[Trajectory], message: str)
 def test_seeds_and_tasks_are_told_apart():
     # seeds differ by 0.2 on every task; no task differs from another
     seeds_only = over_seeds([run([0.4] * 50), run([0.6] * 50), run([0.5] * 50)])
-    assert seeds_only.value == pytest.approx(0.5)
+    assert seeds_only.mean == pytest.approx(0.5)
     assert seeds_only.by_seed == pytest.approx((0.4, 0.6, 0.5))
     assert seeds_only.spread == pytest.approx(0.1)
     low, high = seeds_only.over_tasks

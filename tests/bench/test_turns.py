@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_chats import Answer, completion, drawn, player
 from bench_suites import SMALL, suite
-from test_bench_chat import Answer, completion, drawn, player
-from test_report import Page, unpacked
+from report_pages import Page, unpacked
 
 from mem1.bench.page import bench_page
 from mem1.bench.policies import script_player
