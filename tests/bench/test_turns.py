@@ -170,7 +170,13 @@ def test_joining_an_attempt_to_a_page_changes_nothing_but_numbers():
     assert found[0]["context"] != told["turns"][0]["context"]
 
 
-def test_a_damaged_file_of_attempts_is_named(tmp_path: Path):
+def test_a_damaged_line_of_attempts_is_named_and_one_without_turns_is_none(tmp_path: Path):
+    result = run(lambda _: script_player("script", state=None), SMALL, ("full",), seed=0, folder=tmp_path)
+    first, *rest = (tmp_path / ATTEMPTS).read_text().splitlines(keepends=True)
+    bare = json.loads(first)
+    del bare["told"]
+    (tmp_path / ATTEMPTS).write_text("".join([json.dumps(bare) + "\n", *rest]))
+    assert len(told_in(tmp_path)["full"]) == len(result.attempts) - 1
     (tmp_path / ATTEMPTS).write_text('{"attempt": {"task": "x"}}\n')
-    with pytest.raises(UserError, match=r"attempts\.jsonl has a line that is no attempt"):
+    with pytest.raises(UserError, match=r"attempts\.jsonl:1: no attempt"):
         told_in(tmp_path)

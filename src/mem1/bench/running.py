@@ -217,10 +217,14 @@ class _Kept:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        if self.path.exists():
-            drop_cut_line(self.path)
-            for _, line in read_objects(self.path):
+        if not self.path.exists():
+            return
+        drop_cut_line(self.path)
+        for number, line in read_objects(self.path):
+            try:
                 self._take(line)
+            except (LookupError, TypeError, ValueError) as error:
+                raise UserError(f"{self.path}:{number}: no attempt ({error!r}); remove the line") from error
 
     def add(self, played: Sequence[Played]) -> None:
         """They are on disk when this returns."""
@@ -234,7 +238,8 @@ class _Kept:
         record = line["attempt"]
         attempt = Attempt(**{**record, "right": tuple(record["right"]), "tokens": Spent(**record["tokens"])})
         self.found[attempt.memory, attempt.task] = attempt
-        self.told.setdefault(attempt.memory, {})[attempt.task] = line["told"]
+        if "told" in line:
+            self.told.setdefault(attempt.memory, {})[attempt.task] = line["told"]
         self.seconds[line["process"]] = line["elapsed"]
 
     def of(self, cell: Cell, memory: str, seed: int) -> dict[int, Attempt]:
@@ -248,10 +253,7 @@ def told_in(folder: Path) -> Mapping[str, Mapping[str, str]]:
 
     Raises UserError for a damaged file.
     """
-    try:
-        return _Kept(folder / ATTEMPTS).told
-    except (LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / ATTEMPTS} has a line that is no attempt: {error!r}") from error
+    return _Kept(folder / ATTEMPTS).told
 
 
 def _opened(
