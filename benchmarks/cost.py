@@ -43,11 +43,11 @@ from typing import Any
 from rich.console import Console
 
 from mem1.cli.options import make_folder_of, new_file
-from mem1.cli.progress import table
 from mem1.errors import UserError
 from mem1.evaluation.report.page import plotly
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.memory import Fold, Full, Window, memory_policy
+from mem1.pages.table import printed
 from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, chosen_prices
 from mem1.records import Trajectory, Turn
 from mem1.trajectory_files import read_trajectories
@@ -357,7 +357,7 @@ def _summary(compared: Sequence[tuple[PriceClass, Sequence[PolicyCost]]]) -> Any
         cheapest = best((full, constant, *others))
         costs = (known.name, _money(full.cost), _money(constant.cost), _turn(constant))
         rows.append((*costs, cheapest.context, _money(cheapest.cost), _turn(cheapest)))
-    return table(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows, left=(4,))
+    return printed(("prices", "full", "constant", "break-\neven", "cheapest", "cost", "break-\neven"), rows, left=(4,))
 
 
 def _by_k(known: PriceClass, lines: Sequence[PolicyCost]) -> Any:
@@ -375,7 +375,7 @@ def _by_k(known: PriceClass, lines: Sequence[PolicyCost]) -> Any:
     ]
     headings = ("context", "cost", "of\nfull", "break-\neven", "peak", "fresh", "cached", "written", "output")
     caption = f"Cost in {known.unit}. *: the cheapest. Mean tokens per attempt."
-    return table(headings, rows, caption=caption)
+    return printed(headings, rows, caption=caption)
 
 
 def _money(cost: float) -> str:

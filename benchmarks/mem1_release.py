@@ -31,11 +31,11 @@ from typing import get_args
 from mem1_release_files import Inference, ReleasedAttempt, ReleasedTurn, inference_of, read_released, trajectory
 from rich.console import Console
 
-from mem1.cli.progress import table
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import peak_tokens
+from mem1.pages.table import printed
 from mem1.protocol import RELEASED, blocks
 from mem1.records import Ended
 from mem1.scoring import Scores, score_answers
@@ -228,7 +228,7 @@ def show(results: Sequence[Rescored]) -> None:
     console = Console(highlight=False)
     for result in results:
         name = f"N = {result.objectives}, {result.attempts} attempts"
-        console.print(table((name, "in the file", "released\nevaluator", "mem1"), list(_lines(result))))
+        console.print(printed((name, "in the file", "released\nevaluator", "mem1"), list(_lines(result))))
         console.print(" ".join(_notes(result)))
 
 
