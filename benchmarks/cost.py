@@ -44,9 +44,9 @@ from rich.console import Console
 
 from mem1.cli.options import make_folder_of, new_file
 from mem1.errors import UserError
-from mem1.evaluation.report.page import plotly
 from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.memory import Fold, Full, Window, memory_policy
+from mem1.pages.page import plotly
 from mem1.pages.table import printed
 from mem1.prices import PRICE_CLASSES, PrefixCache, PriceClass, Prices, chosen_prices
 from mem1.records import Trajectory, Turn

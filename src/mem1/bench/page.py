@@ -27,8 +27,23 @@ from mem1.bench.tables import (
 from mem1.errors import printable
 from mem1.evaluation.compare import Estimate
 from mem1.evaluation.report.viewer_data import PageData, first_tasks, turns_in_words, words
-from mem1.pages.figures import SHARE_AXIS, Figure, error_bars, line_style, over_sizes, plain
-from mem1.pages.page import Details, Figures, Page, Part, Section, Terms, Viewer, compressed, inflated
+from mem1.pages.page import (
+    SHARE_AXIS,
+    Details,
+    Figure,
+    Figures,
+    Page,
+    Part,
+    Section,
+    Terms,
+    Viewer,
+    compressed,
+    error_bars,
+    inflated,
+    line_style,
+    over_sizes,
+    plain,
+)
 
 _LEAD = (
     "How much of a long task a model keeps under each memory, and what that costs: each task asks N questions about an "

@@ -8,6 +8,12 @@
         viewer=lambda room: fit(runs, room),
     ))
 
+A figure is plain data for Plotly, {"title", "data", "layout"}, which the scripts draw in the page's own colours and
+fonts; a colour such as "--line-0" is a CSS variable of the page, light or dark:
+
+    over_sizes("accuracy", [trace], {**SHARE_AXIS, "title": {"text": "right"}})      a number over N, on a log axis
+    {**line_style(3), "name": plain("notes"), "x": [1], "y": [0.9], "error_y": error_bars([(0.1, 0.05)], 3)}
+
 Headlines and tables are HTML; figures and attempts are compressed data that the page's scripts lay out once it is
 shown. Nothing is fetched from anywhere, which the page's content policy forbids, and every text is shown as text:
 jinja2 escapes it, or the scripts write it as text nodes.
@@ -31,9 +37,14 @@ from markupsafe import Markup
 
 from mem1.durable import write_file
 from mem1.errors import UserError
-from mem1.pages.figures import Figure
 from mem1.pages.table import Table
 
+Figure = dict[str, Any]
+COLORS = 8
+"""CSS variables --line-0 to --line-7; further lines reuse the colours with another dash."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+SHARE_AXIS = {"range": [-0.03, 1.03]}
+"""0 and 1 with room for a mark on them."""
 LARGEST = 5_000_000
 """Size limit of a page in bytes; the page names the attempts left out to keep it."""
 SCRIPTS = (
@@ -242,3 +253,33 @@ def _packed_plotly() -> bytes:
 def _template() -> Any:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_static("page.html.jinja"))
+
+
+def line_style(number: int) -> Figure:
+    """Colour, dash and mark of the line with this number, from 0."""
+    color = f"--line-{number % COLORS}"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "line": {"color": color, "width": 2, "dash": DASHES[number // COLORS % len(DASHES)]},
+        "marker": {"color": color, "size": 6},
+    }
+
+
+def error_bars(distances: Sequence[tuple[float, float]], number: int) -> Figure:
+    """Intervals of the points of a line, as the distances of their ends from them: (below, above)."""
+    how = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 4, "color": f"--line-{number % COLORS}"}
+    return {**how, "array": [above for _, above in distances], "arrayminus": [below for below, _ in distances]}
+
+
+def over_sizes(title: str, traces: Sequence[Figure], y: Figure, of: str = "questions") -> Figure:
+    """Lines over N, with a tick at each N."""
+    sizes = sorted({n for trace in traces for n in trace["x"]})
+    axis = {"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes)), "title": {"text": f"N, {of}"}}
+    return {"title": title, "data": list(traces), "layout": {"xaxis": axis, "yaxis": y}}
+
+
+def plain(name: str) -> str:
+    """The name as Plotly shows it unchanged: it reads a little HTML, and the page takes "--name" for a colour."""
+    name = name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f" {name}" if name.startswith("--") else name

@@ -11,7 +11,7 @@ from reports import CURVE, atlas, attempts, run_of
 
 from mem1.evaluation.report.page import curves, endings, over_n
 from mem1.evaluation.report.rows import EM, PEAK, ReportRow, rows_of
-from mem1.pages.figures import SHARE_AXIS
+from mem1.pages.page import SHARE_AXIS
 
 
 def appended_peak(row: ReportRow) -> float:

@@ -23,8 +23,19 @@ from mem1.evaluation.report.rows import (
 )
 from mem1.evaluation.report.tables import by_depth, note, results, warnings
 from mem1.evaluation.report.viewer_data import fit
-from mem1.pages.figures import SHARE_AXIS, Figure, error_bars, line_style, over_sizes
-from mem1.pages.page import Details, Figures, Headline, Page, Part, Section
+from mem1.pages.page import (
+    SHARE_AXIS,
+    Details,
+    Figure,
+    Figures,
+    Headline,
+    Page,
+    Part,
+    Section,
+    error_bars,
+    line_style,
+    over_sizes,
+)
 from mem1.records import Ended
 
 SMOOTHED_STEPS = 10

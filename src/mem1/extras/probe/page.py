@@ -7,8 +7,7 @@ from typing import Any
 
 from mem1.extras.probe.probing import Probed, summary
 from mem1.extras.probe.transcripts import KINDS, Verdict
-from mem1.pages.figures import SHARE_AXIS, Figure, line_style, plain
-from mem1.pages.page import Figures, Page, Section
+from mem1.pages.page import SHARE_AXIS, Figure, Figures, Page, Section, line_style, plain
 from mem1.pages.table import Table
 from mem1.prices import PriceClass
 
