@@ -40,7 +40,7 @@ from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine
 from mem1.evaluation.runner import evaluate
 from mem1.policy.policy import Policy, load_policy, make_policy
-from mem1.protocol import vocabulary
+from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
@@ -49,7 +49,7 @@ TRAINED = 2
 """Questions per task."""
 ENTRIES = {"openai": "atlas_openai:run", "langchain": "atlas_langchain:run", "agents_sdk": "atlas_agents_sdk:run"}
 ARMS = ("own", *ENTRIES)
-PLAIN = ('vocabulary.base="paper"', 'vocabulary.layout="<{result}> {text} </{result}>"', "budget.force_answer=false")
+PLAIN = ('protocol.base="paper"', 'protocol.layout="<{result}> {text} </{result}>"', "budget.force_answer=false")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -111,15 +111,15 @@ class Run(resumable.Run):
 
     @cached_property
     def tags(self) -> Any:
-        return vocabulary(self.config.vocabulary)
+        return resolve(self.config).tags
 
     def rollout(self, policy: Policy, source: Any) -> tuple[Any, Timed]:
         engine = Timed(LocalEngine(policy.model, policy.codec, self.tags.stop_strings))
-        return make_rollout(self.config, policy, source, self.tags, engine=engine), engine
+        return make_rollout(self.config, policy, source, engine=engine), engine
 
     def train(self) -> dict[str, Any]:
         assert self.config.rl is not None
-        policy = make_policy(self.config, self.tags)
+        policy = make_policy(self.config)
         source = self.config.tasks.source("train", self.tags)
         rollout, engine = self.rollout(policy, source)
         stage, used = RlStage(policy, self.config.rl, rollout, source, self.seed), Trained()

@@ -29,7 +29,7 @@ from mem1.configuration import load_toml
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.policy.policy import load_policy
-from mem1.protocol import vocabulary
+from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.run_folder import read_metrics
 from mem1.training.train import Progress, make_rollout, train
@@ -87,10 +87,10 @@ def run(config: Recipe, folder: Path, given: argparse.Namespace) -> Measured:
 
     train(config, folder / "run", command=sys.argv, on_step=on_step)
     rows = read_metrics(folder / "run" / "metrics.jsonl")
-    tags = vocabulary(config.vocabulary)
+    tags = resolve(config).tags
     source = config.tasks.source("evaluation", tags)
     policy = load_policy(folder / "run" / "policy")
-    rollout = make_rollout(config.model_copy(update={"workers": 2}), policy, source, tags)
+    rollout = make_rollout(config.model_copy(update={"workers": 2}), policy, source)
     asked = config.evaluation.model_copy(update={"objectives": tuple(given.objectives), "tasks": given.tasks})
     _, attempts = evaluate(rollout, source, asked, policy=folder.name)
     return Measured(

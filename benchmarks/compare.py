@@ -31,7 +31,7 @@ The same for questions that depend on one another, with a start that has seen su
 and trained on two and four such questions, with what that search chose: --train-objectives 2 4 besides, --search
 benchmarks/results/compare-atlas-chain/search and other folders for --out and --results.
 
---recipe takes the same to other tasks, with the tags of their vocabularies and what is scored there;
+--recipe takes the same to other tasks, with their own tags and what is scored there;
 research/experiments.md has the command for the shop.
 """
 
@@ -78,8 +78,9 @@ from mem1.evaluation.runner import evaluate
 from mem1.evaluation.tokens import ModelShape, attempt_cost, cached_by_turn, forward_flops, model_shape
 from mem1.memory import memory_policy
 from mem1.policy.policy import load_policy
+from mem1.policy.protocol import resolve
 from mem1.prices import PRICE_CLASSES
-from mem1.protocol import ANSWER, NOTE, RECALL, vocabulary
+from mem1.protocol import ANSWER, NOTE, RECALL
 from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.compose import Split
@@ -140,7 +141,7 @@ class Compare:
         start = f"model.path={self.start_of(policy)}"
         without_end = f"rl.curriculum=[{{steps=1000000, objectives={self.given.train_objectives}}}]"  # budgets end it
         common = [start, f"memory={policy}", f"seed={seed}", "workers=1", without_end]
-        common += [f"vocabulary={self.given.vocabulary_with_notes}"] if noting else []
+        common += [f"protocol={self.given.protocol_with_notes}"] if noting and self.given.protocol_with_notes else []
         worlds = DEVELOPMENT if self.given.development else []
         return load_toml(self.given.recipe, Recipe, [*common, *self.given.set, *worlds, *overrides])
 
@@ -343,10 +344,10 @@ class Compare:
     ) -> dict[str, Measured]:
         """By number of objectives; `sizes` maps it to a number of tasks. split: None: as --development says."""
         split = split or ("train" if self.given.development else "evaluation")
-        tags = vocabulary(config.vocabulary)
+        tags = resolve(config).tags
         source = config.tasks.source(split, tags)
         policy = load_policy(folder)
-        rollout, shape = make_rollout(config, policy, source, tags), model_shape(policy.model)
+        rollout, shape = make_rollout(config, policy, source), model_shape(policy.model)
         assert shape is not None
         found: dict[str, Measured] = {}
         for n, count in sizes.items():
@@ -594,7 +595,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--search", type=Path, help="folder of what the search found; default: RESULTS/search")
     parser.add_argument("--recipe", type=Path, default=RECIPE)
-    parser.add_argument("--vocabulary-with-notes", default="paper-notes", help="for memories with notes")
+    parser.add_argument("--protocol-with-notes", default="", help="[protocol] for memories with notes")
     parser.add_argument(
         "--trained-under", metavar="CONTEXT", help="train nothing; evaluate the policies of --out that this one trained"
     )

@@ -1,6 +1,6 @@
 """Signal and noise of the policy gradient: one number for each attempt, or one for each question.
 
-    python benchmarks/credit.py --start POLICY [--vocabulary paper-notes --memory notes] [--objectives 2 4 8]
+    python benchmarks/credit.py --start POLICY [--memory notes] [--objectives 2 4 8]
 
 The same attempts are given to both algorithms. Of B independent batches with gradients g_b, |E g|^2 is estimated
 without bias by the mean of g_a . g_b over all pairs a != b, the noise by the mean of |g_b|^2 less that. Their ratio,
@@ -70,7 +70,6 @@ def stage_of(given: argparse.Namespace, objectives: int) -> RlStage:
         Recipe,
         [
             f"model.path={given.start}",
-            f"vocabulary={given.vocabulary}",
             f"memory={given.memory}",
             f"seed={given.seed}",
             "workers=1",
@@ -120,7 +119,6 @@ def interval(gram: Mapping[str, torch.Tensor], given: argparse.Namespace) -> tup
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--start", default="shipped", help="folder of the policy; default: the shipped one")
-    made.add_argument("--vocabulary", default="paper")
     made.add_argument("--memory", default="constant")
     made.add_argument("--objectives", type=int, nargs="+", default=[2, 4, 8])
     made.add_argument("--batches", type=int, default=24)

@@ -25,7 +25,7 @@ from stages import rl_stage  # noqa: E402
 
 from mem1.configuration import load_toml  # noqa: E402
 from mem1.policy.policy import load_policy  # noqa: E402
-from mem1.protocol import vocabulary  # noqa: E402
+from mem1.policy.protocol import resolve  # noqa: E402
 from mem1.recipe.recipe import Recipe  # noqa: E402
 from mem1.training.supervised import SftStage, demonstrate  # noqa: E402
 from mem1.training.train import make_rollout  # noqa: E402
@@ -60,10 +60,10 @@ def seconds(work: Callable[[], object]) -> float:
 def supervised(model: str) -> Callable[[], object]:
     """The first step of the warm start's recipe, from this policy."""
     config, policy = load_toml(RECIPES / "atlas-warm-start.toml", Recipe, ["sft.tasks=20"]), load_policy(model)
-    tags = vocabulary(config.vocabulary)
+    tags = resolve(config).tags
     source = config.tasks.source("train", tags)
     assert config.sft is not None
-    shown = demonstrate(config, make_rollout(config, policy, source, tags), source, tags)
+    shown = demonstrate(config, make_rollout(config, policy, source), source, tags)
     stage = SftStage(policy, config.sft, lambda: shown, config.seed)
     start = {name: value.clone() for name, value in policy.model.state_dict().items()}
 

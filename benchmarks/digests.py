@@ -135,7 +135,6 @@ objectives = [1, 2]
 tasks = 3
 """,
     "shop": """
-vocabulary = "paper-shop"
 [model]
 path = "shipped-shop"
 [tasks]
@@ -157,7 +156,6 @@ objectives = [1, 2]
 tasks = 3
 """,
     "web": """
-vocabulary = "paper-web"
 [tasks]
 kind = "web"
 questions = "questions.jsonl"
@@ -187,8 +185,8 @@ def evaluate(recipe: str, *settings: str, script: str | None = None) -> Command:
 
 def memory(context: str) -> Command:
     """An evaluation of the shipped policy under a memory."""
-    vocabulary = "paper-summary" if context.startswith("summary") else "paper"
-    return evaluate("rl", f"memory={context}", f"vocabulary={vocabulary}")
+    added = ('protocol.add=["summary"]',) if context.startswith("summary") else ()
+    return evaluate("rl", f"memory={context}", *added)
 
 
 def prints(*arguments: str) -> Command:

@@ -17,7 +17,7 @@ from machine import commit
 from mem1.envs.base import Action
 from mem1.envs.webshop.errand import SLACKS, ErrandEnvironment, ErrandTasks
 from mem1.envs.webshop.thrift import Shopper
-from mem1.protocol import ACT, PAPER_SHOP
+from mem1.protocol import ACT, PAPER, extended
 from mem1.records import Task
 
 OBJECTIVES = (1, 2, 4, 8, 16)
@@ -43,7 +43,7 @@ def shop(environment: ErrandEnvironment, task: Task, shopper: Shopper) -> float:
 
 
 def cells(level: int, objectives: int, shoppers: int) -> Sequence[str]:
-    source = ErrandTasks(level=level).source("evaluation", PAPER_SHOP)
+    source = ErrandTasks(level=level).source("evaluation", extended(PAPER, ACT))
     environment = source.environment  # the shop is built before the clock starts
     start = time.perf_counter()
     tasks = source.tasks(objectives=objectives, count=TIMED, seed=0)
@@ -58,7 +58,7 @@ def cells(level: int, objectives: int, shoppers: int) -> Sequence[str]:
 
 def forgetting(level: int, objectives: int, count: int) -> list[tuple[float, float]]:
     """Per task, the score of a shopper without memory, and what chance allows."""
-    source = ErrandTasks(level=level).source("evaluation", PAPER_SHOP)
+    source = ErrandTasks(level=level).source("evaluation", extended(PAPER, ACT))
     environment, tasks = source.environment, source.tasks(objectives=objectives, count=count, seed=0)
     return [
         (shop(environment, task, Shopper(memory=0, seed=n)), environment.chance(task)) for n, task in enumerate(tasks)

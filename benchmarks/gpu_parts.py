@@ -33,8 +33,9 @@ from mem1.planning.models import known
 from mem1.planning.plan import make_plan
 from mem1.planning.steps import fake_buffers
 from mem1.policy.policy import Policy
+from mem1.policy.protocol import resolve
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, vocabulary
+from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.ranks.placement import Placement, joined_for
@@ -276,13 +277,13 @@ def rl(here: Here) -> None:
         f"rl.curriculum=[{{steps={steps},objectives=[{1 if here.tiny else 4}]}}]",
     )
     assert recipe.rl is not None
-    tags = vocabulary(recipe.vocabulary)
+    tags = resolve(recipe).tags
     with joined_for(recipe) as ranks:
         placement = Placement.of(recipe, ranks)
         policy = Policy(built(network, here.device, torch.float32), Codec(atlas_tokenizer(tags)))
-        dialogue, source = policy.dialogue(recipe.chat, tags), recipe.tasks.source("train", tags)
+        dialogue, source = policy.dialogue(resolve(recipe)), recipe.tasks.source("train", tags)
         engine = LocalEngine(policy.model, policy.codec, dialogue.stop_strings)
-        rollout = make_rollout(recipe, policy, source, tags, engine=engine)
+        rollout = make_rollout(recipe, policy, source, engine=engine)
         forced, known = Forced(rollout.dialogue), policy.codec.vocab_size
         engine.steering = lambda context, sampled, drawn, budget: forced(context, sampled, drawn % known, budget)
         stage = RlStage(policy, recipe.rl, rollout, source, recipe.seed, placement=placement)

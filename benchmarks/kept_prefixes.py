@@ -20,7 +20,8 @@ from mem1.configuration import load_toml
 from mem1.engines.base import Sampling, new_session
 from mem1.memory import memory_policy
 from mem1.policy.policy import make_policy
-from mem1.protocol import NOTE, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import NOTE
 from mem1.recipe.recipe import Recipe
 from mem1.records import Task, Trajectory
 from mem1.rollout import RolloutPort
@@ -62,11 +63,11 @@ def timed(rollout: RolloutPort, tasks: Sequence[Task], session: int | None) -> t
 def made(given: argparse.Namespace, policy: str):
     noting = NOTE in memory_policy(policy).asks
     keys = [f"model.path={given.start_with_notes if noting else given.start}", f"memory={policy}", "workers=1"]
-    keys += ["tasks.prompt=ordered", "tasks.labels=128", *(["vocabulary=paper-notes"] if noting else [])]
+    keys += ["tasks.prompt=ordered", "tasks.labels=128"]
     config = load_toml(RECIPE, Recipe, keys)
-    tags = vocabulary(config.vocabulary)
+    tags = resolve(config).tags
     source = config.tasks.source("evaluation", tags)
-    rollout = make_rollout(config, make_policy(config, tags), source, tags)
+    rollout = make_rollout(config, make_policy(config), source)
     return rollout, lambda objectives: source.tasks(objectives=objectives, count=given.tasks, seed=0)
 
 

@@ -43,7 +43,7 @@ from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.runner import evaluate
 from mem1.packing import Pack, split_into_packs
 from mem1.policy.policy import make_policy
-from mem1.protocol import vocabulary
+from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.records import Group, Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
@@ -227,10 +227,10 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
         ],
     )
     assert config.rl is not None
-    tags = vocabulary(config.vocabulary)
-    policy = make_policy(config, tags)
+    tags = resolve(config).tags
+    policy = make_policy(config)
     source = config.tasks.source("train", tags)
-    rollout = make_rollout(config, policy, source, tags)
+    rollout = make_rollout(config, policy, source)
     rows: list[Mapping[str, Any]] = []
     seconds = 0.0
     if variant != "start":
@@ -244,7 +244,7 @@ def run(variant: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
                 f"{variant}, seed {seed}: step {len(rows)}, {seconds:.0f} s, em {rows[-1]['em']:.2f}", file=sys.stderr
             )
     held_out = config.tasks.source("evaluation", tags)
-    rollout = make_rollout(config, policy, held_out, tags)
+    rollout = make_rollout(config, policy, held_out)
     em = {}
     for objectives, tasks in zip(given.objectives, given.tasks, strict=True):
         asked = config.evaluation.model_copy(update={"objectives": [objectives], "tasks": tasks})

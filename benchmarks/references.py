@@ -1,6 +1,6 @@
 """How often a policy, sampled, gets each kind of reference right: what reinforcement learning has to build on.
 
-    python benchmarks/references.py POLICY [--vocabulary paper-notes --memory notes] [--set tasks.labels=128 ...]
+    python benchmarks/references.py POLICY [--memory notes] [--set tasks.labels=128 ...]
 
 Tasks are chains of two questions, shuffled. A kind is the places of the two questions: "3 to 1" is a third question
 that asks about the answer to the first. Right: the exact answer to the question that refers. Also printed: the share
@@ -26,7 +26,8 @@ from mem1.memory import Kept, MemoryPolicy, memory_policy, notebook
 from mem1.memory.notes import read_note
 from mem1.memory.recall import notes_out_of_sight
 from mem1.policy.policy import load_policy
-from mem1.protocol import RECALL, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import RECALL
 from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory, Turn
 from mem1.tasks.atlas.expert import UNKNOWN
@@ -39,11 +40,11 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "compare-atlas" / "train.toml"
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)
-    settings = ["tasks.composition=chain", f"vocabulary={given.vocabulary}", f"memory={given.memory}", "workers=1"]
+    settings = ["tasks.composition=chain", f"memory={given.memory}", "workers=1"]
     config = load_toml(RECIPE, Recipe, [*settings, f"evaluation.temperature={given.temperature}", *given.set])
-    tags = vocabulary(config.vocabulary)
+    tags = resolve(config).tags
     source = config.tasks.source("train", tags)
-    rollout = make_rollout(config, load_policy(given.policy), source, tags)
+    rollout = make_rollout(config, load_policy(given.policy), source)
     print(f"commit {commit()}; {hardware()}; {given.policy}, {given.tasks} tasks of N = {given.objectives}\n")
     asked = config.evaluation.model_copy(update={"objectives": (given.objectives,), "tasks": given.tasks})
     _, attempts = evaluate(rollout, source, asked, policy=given.policy)
@@ -103,7 +104,6 @@ def place_of(key: str, turns: Sequence[Turn], memory: MemoryPolicy) -> str:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("policy", help="folder of a policy")
-    made.add_argument("--vocabulary", default="paper-notes")
     made.add_argument("--memory", default="notes")
     made.add_argument("--objectives", type=int, default=4)
     made.add_argument("--tasks", type=int, default=400)

@@ -41,6 +41,7 @@ from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.device import flushed_denormals
 from mem1.evaluation.runner import evaluate
 from mem1.policy.policy import Policy, load_policy, make_policy
+from mem1.policy.protocol import ResolvedProtocol
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import Sft
@@ -98,7 +99,7 @@ class Run(resumable.Run):
         """Optimiser steps, and seconds of processor time."""
         if self.row in ENDS:
             return {"steps": 0, "seconds": 0.0}
-        policy = make_policy(self.config, PAPER)
+        policy = make_policy(self.config)
         stages = {
             "rl": [self.reinforced],
             "rl_format": [self.reinforced],
@@ -130,7 +131,7 @@ class Run(resumable.Run):
             learning_rate=self.given.sft_learning_rate,
             decay=0.0,
         )
-        found = read_recorded(sft, policy.dialogue(None, PAPER))
+        found = read_recorded(sft, policy.dialogue(ResolvedProtocol(tags=PAPER)))
         print(f"{path.name}: {found}", file=sys.stderr)
         return SftStage(policy, sft, lambda: found.trajectories, self.seed)
 
@@ -143,15 +144,15 @@ class Run(resumable.Run):
         asked = [task for size in sizes for task in source.tasks(objectives=size, count=each, seed=seed)]
         if self.row == "distilled":
             teacher = load_policy(self.given.out / f"rl-seed{self.seed}")
-            return make_rollout(config, teacher, source, PAPER)(asked, sampling=Sampling(seed=self.seed))
+            return make_rollout(config, teacher, source)(asked, sampling=Sampling(seed=self.seed))
         expert = config.tasks.expert(asked, source.environment, PAPER, seed=self.seed)
         engine = ScriptedEngine(policy.codec, expert)
-        return make_rollout(config, policy, source, PAPER, engine=engine)(asked, sampling=Sampling(seed=self.seed))
+        return make_rollout(config, policy, source, engine=engine)(asked, sampling=Sampling(seed=self.seed))
 
     def evaluate(self) -> dict[str, Any]:
-        policy = make_policy(self.config, PAPER) if self.row in ENDS else load_policy(self.policy_folder)
+        policy = make_policy(self.config) if self.row in ENDS else load_policy(self.policy_folder)
         source = self.config.tasks.source("evaluation", PAPER)
-        rollout = make_rollout(self.config, policy, source, PAPER)
+        rollout = make_rollout(self.config, policy, source)
         attempts: dict[str, list[Trajectory]] = {}
         for size, count in zip(self.given.sizes, self.given.tasks, strict=True):
             asked = self.config.evaluation.model_copy(update={"objectives": (size,), "tasks": count})

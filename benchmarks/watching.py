@@ -27,7 +27,6 @@ from mem1.api import load_recipe
 from mem1.configuration import plain
 from mem1.engines.device import flushed_denormals
 from mem1.policy.policy import make_policy
-from mem1.protocol import vocabulary
 from mem1.run_folder import kept_steps
 from mem1.training.monitoring.metrics_log import MetricsLog
 from mem1.training.monitoring.watch import Watch
@@ -55,7 +54,7 @@ def main() -> None:
     check_writers(given.writers)
     torch.set_num_threads(1)
     config = load_recipe("atlas-quick", f"rl.curriculum=[{{steps={given.steps}, objectives=[2]}}]")
-    policy = make_policy(config, vocabulary(config.vocabulary))
+    policy = make_policy(config)
     (make,) = make_stages(config, policy)
     stage = make()
     each, once = Counter[str](), Counter[str]()

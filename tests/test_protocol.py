@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mem1.api import load_recipe
-from mem1.configuration.vocabulary import Vocabulary
-from mem1.errors import UserError
-from mem1.protocol import (
-    PAPER,
+from tag_sets import (
     PAPER_BELIEF,
     PAPER_NOTES,
     PAPER_NOTES_RECALL,
-    PAPER_RECALL,
     PAPER_SHOP,
     PAPER_SHOP_NOTES,
-    PAPER_SUMMARY,
-    PAPER_WEB,
+    RELEASED_NOTES,
+)
+
+from mem1.api import load_recipe
+from mem1.errors import UserError
+from mem1.protocol import (
+    ACT,
+    NOTE,
+    PAPER,
     PUBLISHED,
     PUBLISHED_SHOP,
+    RECALL,
     RELEASED,
-    RELEASED_NOTES,
-    RELEASED_NOTES_RECALL,
-    RELEASED_RECALL,
-    RELEASED_SHOP,
-    RELEASED_SUMMARY,
-    RELEASED_WEB,
     SEARCH_R1,
-    VOCABULARIES,
+    SUMMARY,
+    TAG_SETS,
     Tags,
     blocks,
-    hint,
+    extended,
     observation,
     parse,
     strip_markup,
-    vocabulary,
+    turns_left,
 )
+from mem1.recipe.protocol import Protocol, base_tags
 
 MEMORY = Tags(
     name="memory",
@@ -187,36 +187,49 @@ def test_results_are_worded_and_laid_out_as_in_the_released_code():
     assert observation("a", 1, PUBLISHED_SHOP)[1] == f"\n\n<state>{last}\n\na</state>\n\n"
 
 
-def test_a_vocabulary_of_a_recipe_is_a_table_of_differences():
-    own = vocabulary(Vocabulary(base="released", state="memory", actions={"search": "find", "answer": "say"}, hint="N"))
+def test_the_section_of_a_recipe_says_how_its_tags_differ():
+    own = Protocol(base="released", state="memory", actions={"search": "find", "answer": "say"}, hint="N").tags(
+        None, ()
+    )
     assert own.names == ("memory", "find", "say", "information")
     assert parse("<memory> a </memory><find> b </find>", own).content == "b"
     assert observation("<memory> [N] x", 2, own)[0] == "[N] You have 2 turns left. [/N] (memory) (N) x"
-    assert vocabulary(Vocabulary(base="published-shop", thought="")).thought is None
+    assert Protocol(base="published-shop", thought="").tags(None, ()).thought is None
 
 
-def test_a_recipe_takes_the_table_and_names_a_mistake_in_it():
-    recipe = load_recipe("atlas-quick", "vocabulary={base = 'released', parse = 'released'}")
-    assert vocabulary(recipe.vocabulary).parse == "released"
-    with pytest.raises(UserError, match=r"unknown key vocabulary.stat .*did you mean vocabulary.state\?"):
-        load_recipe("atlas-quick", "vocabulary.stat=memory")
-    with pytest.raises(UserError, match=r"vocabulary \(from the command line\): vocabulary 'own': two tags"):
-        load_recipe("atlas-quick", "vocabulary.state=query")
+def test_tags_begin_with_those_of_the_policy_unless_the_section_names_others():
+    assert Protocol().tags(RELEASED_NOTES, ()) == RELEASED_NOTES
+    assert Protocol(add=("recall",)).tags(PAPER_NOTES, ()) == PAPER_NOTES_RECALL
+    assert Protocol(base="paper").tags(RELEASED_NOTES, ("note",)) == PAPER_NOTES
+    assert Protocol(thought="think").tags(PAPER, ("summary",)) == replace(PAPER_BELIEF, name="own")
+
+
+def test_a_recipe_takes_the_section_and_names_a_mistake_in_it():
+    recipe = load_recipe("atlas-quick", "protocol={base = 'released', parse = 'released'}")
+    assert recipe.protocol.tags(None, ()).parse == "released"
+    assert load_recipe("atlas-quick", "protocol=tags").protocol == Protocol(kind="tags")
+    with pytest.raises(UserError, match=r"unknown key protocol.stat .*did you mean protocol.state\?"):
+        load_recipe("atlas-quick", "protocol.stat=memory")
+    with pytest.raises(UserError, match=r"protocol \(from the command line\): tags 'own': two tags"):
+        load_recipe("atlas-quick", "protocol.state=query")
+    with pytest.raises(UserError, match=r"protocol.kind .*a protocol is auto, tags, framed, or a way of calling tools"):
+        load_recipe("atlas-quick", "protocol=xml")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"base": "papre"}, "unknown vocabulary 'papre'"),
+        ({"base": "papre"}, "unknown tags 'papre'"),
         ({"state": "my memory"}, "'my memory' is no name of a tag; use letters"),
         ({"state": "query"}, "two tags have the same name"),
         ({"layout": "<{result}> {hint}{hint}{text} </{result}>"}, "layout must have {hint} once"),
         ({"turns_left": "{left} left"}, "turns_left knows the field {turns}"),
+        ({"base": "published", "add": ("note",)}, "notes need parse = 'strict'"),
     ],
 )
-def test_a_table_without_a_usable_vocabulary_is_refused(given: dict[str, str], message: str):
-    with pytest.raises(UserError, match=re.escape(message)):
-        vocabulary(Vocabulary(**given))  # type: ignore[arg-type]
+def test_a_section_without_usable_tags_is_refused(given: dict[str, Any], message: str):
+    with pytest.raises((UserError, ValueError), match=re.escape(message)):
+        Protocol(**given)
 
 
 TANGLED = st.lists(st.sampled_from(["<a>", "</a>", "<b>", "</b>", "</", " x ", "\n"]), max_size=14).map("".join)
@@ -251,14 +264,22 @@ def test_search_r1_shows_results_without_a_hint():
     assert shown == "\n\n<information>Doc 1(Title: Oslo) a (/information) b</information>\n\n"
 
 
-def test_unknown_vocabulary_names_the_known_ones():
-    known = [PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP]
-    known += [PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF]
-    known += [PAPER_NOTES_RECALL, RELEASED_NOTES_RECALL, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
-    assert [vocabulary(name) for name in VOCABULARIES] == known
-    names = "paper, released, paper-web, released-web, paper-summary, released-summary"
+def test_unknown_tags_name_the_known_ones():
+    assert [base_tags(name) for name in TAG_SETS] == [PAPER, RELEASED, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1]
+    names = "paper, released, published, published-shop, search-r1"
     with pytest.raises(UserError, match=rf"'papre' \(did you mean paper\?\); known: {names}"):
-        vocabulary("papre")
+        base_tags("papre")
+
+
+def test_tags_are_extended_by_what_is_asked_for_once_and_the_answer_stays_last():
+    assert [kind for kind, _ in PAPER_NOTES_RECALL.actions] == ["search", "summary", "recall", "answer"]
+    assert (PAPER_NOTES_RECALL.note, PAPER_NOTES_RECALL.name) == ("note", "paper-notes-recall")
+    assert extended(PAPER_NOTES_RECALL, RECALL, NOTE, SUMMARY) == PAPER_NOTES_RECALL
+    assert extended(PAPER, RECALL, NOTE) == PAPER_NOTES_RECALL, "whatever the order"
+    assert (PAPER_SHOP.actions, PAPER_SHOP.answers) == (((ACT, "action"),), False)
+    assert (PAPER_SHOP_NOTES.actions, PAPER_SHOP_NOTES.note) == (((ACT, "action"),), "note")
+    assert [kind for kind, _ in extended(PAPER_SHOP, SUMMARY).actions] == ["summary", ACT]
+    assert extended(RELEASED, "state") == RELEASED
 
 
 def test_stop_strings_and_special_tokens_of_the_paper():
@@ -269,9 +290,9 @@ def test_stop_strings_and_special_tokens_of_the_paper():
 
 
 def test_the_hint_counts_turns_and_the_last_one_must_answer():
-    assert hint(5) == "[HINT] You have 5 turns left. [/HINT]"
-    assert hint(2) == "[HINT] You have 2 turns left. [/HINT]"
-    assert hint(1) == "[HINT] You have 1 turn left. You must answer now. [/HINT]"
+    assert turns_left(5) == " You have 5 turns left. "
+    assert turns_left(2) == " You have 2 turns left. "
+    assert turns_left(1) == " You have 1 turn left. You must answer now. "
 
 
 def test_a_result_is_hint_then_neutralised_text_inside_the_result_tag():

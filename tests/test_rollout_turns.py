@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from native_dialogues import END, Noting, call, dialogue, native
+from tag_sets import PAPER_SUMMARY
 from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER_SUMMARY, SUMMARY
+from mem1.protocol import SUMMARY
 from mem1.records import Ended, Task, Turn
 
 WITH_SUMMARY = Codec(atlas_tokenizer(PAPER_SUMMARY))

@@ -10,13 +10,14 @@ import pytest
 from attacks import FOREIGN, INJECTIONS, NAMES, TAGS, attack, forged
 from hypothesis import given
 from hypothesis import strategies as st
+from tag_sets import EVERY, RELEASED_WEB
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
 from mem1.engines.base import Completion
 from mem1.engines.codec import Codec
 from mem1.policy.tokenizers import bpe_tokenizer
-from mem1.protocol import PAPER, RELEASED_WEB, VOCABULARIES, Tags, observation, parse, strip_markup
+from mem1.protocol import PAPER, Tags, observation, parse, strip_markup
 from mem1.records import Ended
 from mem1.rollout import Budget
 
@@ -51,7 +52,7 @@ def test_no_tag_is_forged_in_a_hundred_thousand_attacks(capsys: pytest.CaptureFi
     assert after == 0 < before
 
 
-@pytest.mark.parametrize("tags", VOCABULARIES.values(), ids=lambda tags: tags.name)
+@pytest.mark.parametrize("tags", EVERY.values(), ids=lambda tags: tags.name)
 def test_the_parser_finds_nothing_in_neutralised_attacks_alone_or_in_a_result(tags: Tags):
     nothing = "no action: " + " or ".join(f"<{tag}>" for _, tag in tags.actions)
     for seed in range(100):
@@ -331,7 +332,7 @@ class Writes:
 
 @given(st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=12).map("".join))
 def test_any_output_is_parsed_without_an_exception(text: str):
-    for tags in (*VOCABULARIES.values(), NOTES):
+    for tags in (*EVERY.values(), NOTES):
         parsed = parse(text, tags)
         assert (parsed.error is None) == (parsed.kind != "malformed")
 

@@ -159,13 +159,13 @@ evaluate() {
 
 baselines() {
     serve_search
-    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct model.chat_template=true memory=full \
+    evaluate_on_servers full-context models/Qwen2.5-7B-Instruct protocol.kind=framed memory=full \
         budget.context=8192
     serve_search
-    evaluate_on_servers truncated models/Qwen2.5-7B-Instruct model.chat_template=true memory=constant
+    evaluate_on_servers truncated models/Qwen2.5-7B-Instruct protocol.kind=framed memory=constant
     serve_search
-    evaluate_on_servers search-r1 models/Search-R1-7B model.chat_template=true memory=full budget.context=8192 \
-        vocabulary=search-r1 tasks.prompt.file=prompts/search-r1.txt
+    evaluate_on_servers search-r1 models/Search-R1-7B protocol.kind=framed memory=full budget.context=8192 \
+        protocol.base=search-r1 tasks.prompt.file=prompts/search-r1.txt
 }
 
 table() {

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mem1.memory import Kept, MemoryPolicy, Selection, memory_policy
     from mem1.packing import pack
     from mem1.policy.policy import Policy, load_policy
-    from mem1.protocol import PAPER, RELEASED, Tags, parse
+    from mem1.protocol import PAPER, RELEASED, Tags, extended, parse
     from mem1.recipe.recipe import Recipe
     from mem1.records import Ended, Group, Passage, Question, Task, Trajectory, Turn
     from mem1.registry import register
@@ -74,7 +74,7 @@ _HOMES = {
     "mem1.errors": "UserError",
     "mem1.evaluation.metrics": "Row",
     "mem1.packing": "pack",
-    "mem1.protocol": "PAPER RELEASED Tags parse",
+    "mem1.protocol": "PAPER RELEASED Tags extended parse",
     "mem1.records": "Ended Group Passage Question Task Trajectory Turn",
     "mem1.registry": "register",
     "mem1.retrieval": "BM25 Retriever",

@@ -25,7 +25,7 @@ from mem1.envs.tasks import TasksConfig, as_source
 from mem1.errors import UserError, suggestion
 from mem1.evaluation.metrics import Row
 from mem1.model_folder import asset
-from mem1.protocol import PAPER, Tags, vocabulary
+from mem1.protocol import PAPER, Tags
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.recipe import Recipe
 
@@ -93,7 +93,6 @@ def evaluate(
     memory: str | None = None,
     objectives: Sequence[int] | None = None,
     tasks: int | None = None,
-    tags: Tags | None = None,
     out: str | Path | None = None,
 ) -> list[Row]:
     """One row per number of objectives, measured on the evaluation half of the tasks.
@@ -105,7 +104,10 @@ def evaluate(
 
     What is not given is as in the recipe, else as in a recipe's defaults.
     """
+    from mem1.engines.chat_template import ChatTemplate
     from mem1.evaluation.agents import Agent, loaded_agent, policy_agent
+    from mem1.policy.protocol import Known, resolve
+    from mem1.recipe.protocol import FRAMED
 
     source: TaskSource | None = None
     if isinstance(tasks_or_recipe, Recipe):
@@ -118,24 +120,26 @@ def evaluate(
     sizes = recipe.evaluation.model_dump() | {key: value for key, value in given.items() if value is not None}
     changed: dict[str, Any] = {"evaluation": Evaluation.model_validate(sizes)}
     recipe = recipe.model_copy(update=changed | ({} if memory is None else {"memory": memory}))
-    tags = tags or vocabulary(recipe.vocabulary)
-    source = source or recipe.tasks.source("evaluation", tags)
     given_model: Any = model
     if isinstance(model, (str, Path)):
-        agent = loaded_agent(recipe, given_model, tags, name=name)
+        agent = loaded_agent(recipe, given_model, name=name)
     elif not hasattr(given_model, "complete"):
-        agent = policy_agent(recipe, given_model, tags, name=name)
+        speaks = resolve(recipe, None if given_model.folder is None else Known.at(given_model.folder))
+        if speaks.kind == FRAMED and given_model.chat_template == ChatTemplate():
+            raise UserError(f"protocol = framed ({speaks.because}): load the policy with chat_template=True")
+        agent = policy_agent(recipe, given_model, speaks, name=name)
     elif not hasattr(given_model, "codec"):
         raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
-    elif recipe.chat is not None:
-        raise UserError("a recipe with [chat] needs the model's chat template; name the server in its [engine] instead")
     else:
+        speaks = resolve(recipe, Known(where="the engine", lacks="the engine brings no chat template"))
         agent = Agent(
             engine=given_model,
-            dialogue=TagDialogue(given_model.codec, tags),
+            speaks=speaks,
+            dialogue=TagDialogue(given_model.codec, speaks.tags),
             name=name,
             identity=lambda: type(model).__name__,
             at_a_time=16,
             general=hasattr(given_model, "dialect"),
         )
+    source = source or agent.speaks.tasks.source("evaluation", agent.speaks.tags)
     return agent.evaluate(recipe, source, folder=None if out is None else Path(out))[0]

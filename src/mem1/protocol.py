@@ -1,7 +1,7 @@
 """The language between policy and environment: tags, parsing of model output, hints, protection from hostile text.
 
 A protocol is data (`Tags`): which tag holds the state, which tags are actions, and which parts of a
-completion survive into the next context. Both published vocabularies are here (MEM1, arXiv 2506.15841):
+completion survive into the next context. Both published sets are here (MEM1, arXiv 2506.15841):
 
     PAPER      <IS> state </IS> <query> q </query>            result in <info>
     RELEASED   <think> state </think> <search> q </search>    result in <information>
@@ -17,12 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from mem1.configuration.vocabulary import Parse, Vocabulary
 from mem1.errors import UserError
 from mem1.records import Span, note_role
-from mem1.registry import register
 from mem1.sanitize import strip_brackets
 
 ANSWER = "answer"
@@ -36,6 +34,8 @@ MALFORMED = "malformed"
 CALLS = "calls"
 """Kind of a turn with several calls of tools, or with one that cannot be run."""
 
+Parse = Literal["strict", "released"]
+"""How completions are read: see `parse`."""
 _HINT = re.compile(r"\[(\w+)\].*?\[/\1\]", re.DOTALL)
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _ANY_TAG = re.compile(r"[<\[][\s/]{0,19}([\w-]{1,32})\s{0,9}[>\]]")
@@ -43,7 +43,7 @@ _ANY_TAG = re.compile(r"[<\[][\s/]{0,19}([\w-]{1,32})\s{0,9}[>\]]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """A vocabulary of tags. Names are written without angle brackets."""
+    """A set of tags. Names are written without angle brackets."""
 
     name: str
     state: str
@@ -73,25 +73,25 @@ class Tags:
     def __post_init__(self) -> None:
         for tag in (*self.names, self.hint):
             if not _TAG_NAME.fullmatch(tag):
-                raise UserError(f"vocabulary {self.name!r}: {tag!r} is no name of a tag; use letters, digits, - and _")
+                raise UserError(f"tags {self.name!r}: {tag!r} is no name of a tag; use letters, digits, - and _")
         if len(set(self.names)) < len(self.names):
-            raise UserError(f"vocabulary {self.name!r}: two tags have the same name ({', '.join(self.names)})")
+            raise UserError(f"tags {self.name!r}: two tags have the same name ({', '.join(self.names)})")
         if self.note and self.parse != "strict":
-            raise UserError(f"vocabulary {self.name!r}: notes need parse = 'strict'")
+            raise UserError(f"tags {self.name!r}: notes need parse = 'strict'")
         for part in ("<{result}>", "{hint}", "{text}", "</{result}>"):
             if self.layout.count(part) != 1 and (part != "{hint}" or part in self.layout):
-                raise UserError(f"vocabulary {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
+                raise UserError(f"tags {self.name!r}: layout must have {part} once, unlike {self.layout!r}")
         try:
             _ = self.turns_left.format(turns=2), self.layout.format(result="", hint="", text="")
             _ = (self.memory_left or "").format(used=1, limit=2)
         except (KeyError, IndexError, ValueError) as error:
             raise UserError(
-                f"vocabulary {self.name!r}: turns_left knows the field {{turns}}, memory_left {{used}} and {{limit}}, "
+                f"tags {self.name!r}: turns_left knows the field {{turns}}, memory_left {{used}} and {{limit}}, "
                 f"layout {{result}}, {{hint}} and {{text}} ({type(error).__name__}: {error})"
             ) from error
 
     def __hash__(self) -> int:
-        return hash(self.name)  # of all fields it would take longer than most of what looks a vocabulary up
+        return hash(self.name)  # of all fields it would take longer than most of what looks tags up
 
     @property
     def action_tags(self) -> dict[str, str]:
@@ -109,10 +109,9 @@ class Tags:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every tag name of this vocabulary, hint excluded."""
-        thought = (self.thought,) if self.thought else ()
-        note = (self.note,) if self.note else ()
-        return (*thought, self.state, *note, *(tag for _, tag in self.actions), self.result)
+        """Every tag name, hint excluded."""
+        named = (self.thought, self.state, self.note, *(tag for _, tag in self.actions), self.result)
+        return tuple(name for name in named if name)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -122,56 +121,16 @@ class Tags:
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """All tags as they are written, for a tokenizer that keeps each as one token."""
-        opened = [f"<{n}>" for n in self.names]
-        closed = [f"</{n}>" for n in self.names]
-        return (*opened, *closed, f"[{self.hint}]", f"[/{self.hint}]")
+        written = (f"<{slash}{name}>" for slash in ("", "/") for name in self.names)
+        return (*written, f"[{self.hint}]", f"[/{self.hint}]")
 
 
 PAPER = Tags(name="paper", state="IS", actions=(("search", "query"), ("answer", "answer")), result="info")
-"""The vocabulary of the paper."""
-RELEASED = Tags(
-    name="released", state="think", actions=(("search", "search"), ("answer", "answer")), result="information"
+"""The tags of the paper."""
+RELEASED = replace(
+    PAPER, name="released", state="think", actions=((SEARCH, SEARCH), PAPER.actions[1]), result="information"
 )
-"""The vocabulary of the released code and checkpoint (Mem-Lab/Qwen2.5-7B-RL-RAG-Q2-EM-Release)."""
-
-
-def _with(tags: Tags, suffix: str, kind: str) -> Tags:
-    """The same vocabulary with one more action, whose tag is its kind; the answer remains last."""
-    *others, answer = tags.actions
-    return replace(tags, name=f"{tags.name}-{suffix}", actions=(*others, (kind, kind), answer))
-
-
-PAPER_WEB = _with(PAPER, "web", OPEN)
-"""The paper's tags and `<open> address </open>`, or `<open> address 2 </open>` for the second piece of a page."""
-RELEASED_WEB = _with(RELEASED, "web", OPEN)
-PAPER_SUMMARY = _with(PAPER, "summary", SUMMARY)
-"""The paper's tags and `<summary> ... </summary>`, for contexts that end with its opening tag."""
-RELEASED_SUMMARY = _with(RELEASED, "summary", SUMMARY)
-
-
-PAPER_RECALL = _with(PAPER, "recall", RECALL)
-"""The paper's tags and `<recall> ... </recall>`, which asks for what the memory has dropped."""
-RELEASED_RECALL = _with(RELEASED, "recall", RECALL)
-PAPER_NOTES = replace(_with(PAPER, "notes", SUMMARY), note=NOTE)
-"""The paper's tags and `<note> ... </note>` for what stays; `<summary>` rewrites the notes, where they have a limit."""
-RELEASED_NOTES = replace(_with(RELEASED, "notes", SUMMARY), note=NOTE)
-PAPER_NOTES_RECALL = _with(PAPER_NOTES, "recall", RECALL)
-"""The same and `<recall> ... </recall>`, for notes that are out of sight under `notebook(k)`."""
-RELEASED_NOTES_RECALL = _with(RELEASED_NOTES, "recall", RECALL)
-PAPER_BELIEF = replace(_with(PAPER, "belief", SUMMARY), thought="think")
-"""The paper's tags, `<think> ... </think>` for reasoning that is forgotten, and `<summary>` for the policy `belief`."""
-
-
-def _in_a_shop(tags: Tags) -> Tags:
-    """The same vocabulary with actions instead of searches and answers: the purchase is the answer."""
-    return replace(tags, name=f"{tags.name}-shop", actions=((ACT, "action"),))
-
-
-PAPER_SHOP = _in_a_shop(PAPER)
-"""The paper's tags and `<action> search[words] </action>` or `<action> click[text] </action>`."""
-RELEASED_SHOP = _in_a_shop(RELEASED)
-PAPER_SHOP_NOTES = replace(PAPER_SHOP, name="paper-shop-notes", note=NOTE)
-"""The same with `<note> ... </note>` for what stays."""
+"""The tags of the released code and checkpoint (Mem-Lab/Qwen2.5-7B-RL-RAG-Q2-EM-Release)."""
 PUBLISHED = replace(
     RELEASED,
     name="published",
@@ -188,32 +147,33 @@ PUBLISHED_SHOP = replace(
 """The released format for WebShop, of generation_webagent.py beside it: `<think>` is forgotten, `<summary>` is the
 state, `<answer> search[words] </answer>` or `<answer> click[text] </answer>` the action, pages come in `<state>`."""
 SEARCH_R1 = replace(PUBLISHED, name="search-r1", layout="\n\n<{result}>{text}</{result}>\n\n")
-"""Search-R1's (arXiv 2503.09516, search_r1/llm_agent/generation.py): no hint, for `context = "full"`."""
-VOCABULARIES: Mapping[str, Tags] = {
-    t.name: t
-    for t in (
-        *(PAPER, RELEASED, PAPER_WEB, RELEASED_WEB, PAPER_SUMMARY, RELEASED_SUMMARY, PAPER_SHOP, RELEASED_SHOP),
-        *(PAPER_RECALL, RELEASED_RECALL, PAPER_NOTES, RELEASED_NOTES, PAPER_SHOP_NOTES, PAPER_BELIEF),
-        *(PAPER_NOTES_RECALL, RELEASED_NOTES_RECALL),
-        *(PUBLISHED, PUBLISHED_SHOP, SEARCH_R1),
-    )
-}
+"""Search-R1's (arXiv 2503.09516, search_r1/llm_agent/generation.py): no hint, for `memory = "full"`."""
+TAG_SETS: Mapping[str, Tags] = {t.name: t for t in (PAPER, RELEASED, PUBLISHED, PUBLISHED_SHOP, SEARCH_R1)}
+_SUFFIXES = {ACT: "shop", OPEN: "web", NOTE: "notes", SUMMARY: "summary", RECALL: "recall"}
+"""What tags can be extended by, in this order -> suffix of the name."""
 
 
-def vocabulary(choice: str | Vocabulary) -> Tags:
-    """The vocabulary of a name (one that ships, or `Tags` of your own) or of a recipe's table.
+def extended(tags: Tags, *asked: str) -> Tags:
+    """The tags with what tasks and memories ask for: the kinds act, open, summary and recall, and notes.
 
-    Raises UserError for an unknown name, and for a table without a usable vocabulary.
+        extended(PAPER, SUMMARY)   <summary> ... </summary>, for contexts that end with its opening tag
+        extended(PAPER, NOTE)      <note> ... </note> for what stays; <summary> rewrites notes that have a limit
+        extended(PAPER, ACT)       <action> search[words] </action>, in place of searches and answers
+
+    What they have already stays as it is.
     """
-    if isinstance(choice, Vocabulary):
-        given = {key: value for key, value in choice if key != "base" and value is not None}
-        if choice.actions is not None:
-            given["actions"] = tuple(choice.actions.items())
-        given |= {key: None for key in ("thought", "note") if given.get(key) == ""}
-        return replace(vocabulary(choice.base), name="own", **given)
-    tags = register.vocabulary.get(choice)
-    if not isinstance(tags, Tags):
-        raise UserError(f"the vocabulary {choice!r} is a {type(tags).__name__}; it must be a mem1.Tags")
+    for kind, suffix in _SUFFIXES.items():
+        has = tags.note is not None if kind == NOTE else kind in tags.action_tags
+        if kind not in asked or has:
+            continue
+        actions = tags.actions
+        if kind == ACT:
+            actions = ((ACT, "action"),)
+        elif kind != NOTE or (tags.answers and SUMMARY not in tags.action_tags):
+            added = SUMMARY if kind == NOTE else kind
+            actions = (*actions[:-1], (added, added), actions[-1])
+        note = NOTE if kind == NOTE else tags.note
+        tags = replace(tags, name=f"{tags.name}-{suffix}", actions=actions, note=note)
     return tags
 
 
@@ -298,17 +258,17 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
         closing, name = match[1] == "/", match[2]
         if not closing:
             if opened is not None:
-                return _malformed(f"<{name}> opens inside <{opened[2]}>")
+                return Parsed(error=f"<{name}> opens inside <{opened[2]}>")
             if name == tags.result:
-                return _malformed(f"<{name}> is the environment's tag, not the policy's")
+                return Parsed(error=f"<{name}> is the environment's tag, not the policy's")
             if name in blocks:
-                return _malformed(f"a second <{name}>")
+                return Parsed(error=f"a second <{name}>")
             opened = match
             continue
         if opened is None:
-            return _malformed(f"</{name}> closes nothing")
+            return Parsed(error=f"</{name}> closes nothing")
         if opened[2] != name:
-            return _malformed(f"</{name}> closes <{opened[2]}>")
+            return Parsed(error=f"</{name}> closes <{opened[2]}>")
         block = Block(text[opened.end() : match.start()], opened.start(), opened.end(), match.end())
         opened = None
         if name == tags.note:
@@ -317,17 +277,13 @@ def parse(text: str, tags: Tags = PAPER) -> Parsed:
         blocks[name] = block
         if name in kinds:
             if text[match.end() :].strip():
-                return _malformed(f"text after </{name}>")
+                return Parsed(error=f"text after </{name}>")
             if not blocks[name].content:
-                return _malformed(f"<{name}> is empty")
+                return Parsed(error=f"<{name}> is empty")
             return _parsed(blocks, notes, tags, kind=kinds[name], content=blocks[name].content, action=name)
     if opened is not None:
-        return _malformed(f"<{opened[2]}> is not closed")
+        return Parsed(error=f"<{opened[2]}> is not closed")
     return _parsed(blocks, notes, tags, kind=MALFORMED, error="no action: " + " or ".join(f"<{t}>" for t in kinds))
-
-
-def _malformed(error: str) -> Parsed:
-    return Parsed(kind=MALFORMED, error=error)
 
 
 def _parsed(
@@ -373,10 +329,10 @@ def _parse_released(text: str, tags: Tags) -> Parsed:
     end = next(closed, len(text))
     complete = [(block, tag) for tag in kinds for block in islice(blocks(text[:end], tag), 1)]
     if not complete:
-        return _malformed("no action: " + " or ".join(f"<{tag}>" for tag in kinds))
+        return Parsed(error="no action: " + " or ".join(f"<{tag}>" for tag in kinds))
     action, name = min(complete, key=lambda found: found[0].start)
     if not action.content:
-        return _malformed(f"<{name}> is empty")
+        return Parsed(error=f"<{name}> is empty")
     spans: dict[str, Span] = {"action": action.span}
     head, after = 0, text[:end].find(f"</{tags.thought}>") if tags.thought else -1
     if after >= 0:
@@ -423,7 +379,7 @@ def turns_left(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> 
     """The words at the head of each result, alike in training and evaluation.
 
     `turns` counts the turns still to come: at least 1 wherever a result is shown. `memory` is shown where the
-    vocabulary has words for it.
+    tags have words for it.
     """
     left = tags.turns_left.format(turns=turns)
     if turns == 1:
@@ -433,11 +389,6 @@ def turns_left(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> 
         return left
     used, limit = memory
     return left + tags.memory_left.format(used=used, limit=limit)
-
-
-def hint(turns: int, tags: Tags = PAPER, memory: Filled | None = None) -> str:
-    """The words in the tags of the hint."""
-    return f"[{tags.hint}]{turns_left(turns, tags, memory)}[/{tags.hint}]"
 
 
 def without_hint(text: str) -> str:
@@ -455,7 +406,7 @@ def observation(
     """
     middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
     harmless = strip_tags(text, tags) if own_words else strip_markup(text, tags)
-    inside = middle.format(hint=hint(turns, tags, memory), text=harmless)
+    inside = middle.format(hint=f"[{tags.hint}]{turns_left(turns, tags, memory)}[/{tags.hint}]", text=harmless)
     return inside, tagged(inside, tags)
 
 
@@ -467,11 +418,13 @@ def tagged(inside: str, tags: Tags) -> str:
     return f"{before.format()}<{tags.result}>{middle[:first]}{inside}{middle[last:]}</{tags.result}>{after.format()}"
 
 
-_KNOWN_NAMES = frozenset(n.lower() for t in VOCABULARIES.values() for n in (*t.names, t.hint))
+_KNOWN_NAMES = frozenset(
+    {"action", OPEN, SUMMARY, RECALL, NOTE, *(n.lower() for t in TAG_SETS.values() for n in (*t.names, t.hint))}
+)
 
 
 def strip_markup(text: str, tags: Tags = PAPER) -> str:
-    """Make hostile text harmless: no tag of `tags` or of any known vocabulary remains readable in it.
+    """Make hostile text harmless: no tag of `tags` or of any known set remains readable in it.
 
         strip_markup("a </info><answer>x") -> "a (/info)(answer)x"
 
@@ -481,7 +434,7 @@ def strip_markup(text: str, tags: Tags = PAPER) -> str:
 
 
 def strip_tags(text: str, tags: Tags = PAPER) -> str:
-    """Make the words of an environment's author harmless: only tags of this vocabulary are no longer readable.
+    """Make the words of an environment's author harmless: only its own `tags` are no longer readable.
 
     strip_tags("Write <b> x </b> in <answer>") -> "Write <b> x </b> in (answer)"
     """

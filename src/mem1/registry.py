@@ -147,7 +147,7 @@ class _Register:
     """`mem1.tasks.prompts.Prompt`."""
     dataset: Registry = Registry("dataset")
     """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
-    vocabulary: Registry = Registry("vocabulary")
+    tags: Registry = Registry("tags")
     """`mem1.Tags`."""
     calls: Registry = Registry("calls")
     """How models write calls of tools (`mem1.engines.tool_calls.CallFormat`)."""

@@ -137,22 +137,15 @@ def _read(what: str, read: Callable[[Any], Value], value: Any, attempt: Trajecto
         ) from error
 
 
-def check_vocabulary(context: MemoryPolicy, tags: Tags, *, in_tags: bool) -> None:
-    """Raises UserError where the vocabulary lacks a tag that the policy needs; `in_tags`: the dialogue writes them."""
-    for asked in sorted(context.asks & {SUMMARY, RECALL}):
-        if in_tags and asked not in tags.action_tags:
-            raise UserError(
-                f"the memory {context.name} asks for a {asked}, but the vocabulary {tags.name!r} has no tag for it; "
-                f"choose one that has, such as paper-{asked} or released-{asked}"
-            )
-    if context == Fold(None):
+def check_memory(memory: MemoryPolicy, tags: Tags, *, in_tags: bool) -> None:
+    """Raises UserError where the tags lack one that the memory needs; `in_tags`: the dialogue writes them."""
+    if memory == Fold(None):
         raise UserError("fold(auto) is a memory of chat agents: it needs prices; give a number, such as fold(4)")
-    if NOTE in context.asks and (tags.note is None or not in_tags):
-        raise UserError(
-            f"the memory {context.name} keeps notes, but "
-            + (f"the vocabulary {tags.name!r} has no tag for them" if tags.note is None else "[chat] has none")
-            + "; choose vocabulary = 'paper-notes', 'released-notes' or 'paper-shop-notes', without [chat]"
-        )
+    for asked in sorted(memory.asks & {SUMMARY, RECALL, NOTE}):
+        if in_tags and (tags.note is None if asked == NOTE else asked not in tags.action_tags):
+            raise UserError(f"the memory {memory.name} asks for a {asked}, but the tags {tags.name!r} have none for it")
+    if NOTE in memory.asks and not in_tags:
+        raise UserError(f"the memory {memory.name} keeps notes, which calls of tools have none of; set protocol=framed")
 
 
 class RolloutPort(Protocol):
@@ -202,7 +195,7 @@ class Rollout(RolloutParts):
     context: MemoryPolicy
 
     def __post_init__(self) -> None:
-        check_vocabulary(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)
+        check_memory(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)
 
     @property
     def context_name(self) -> str:

@@ -114,6 +114,10 @@ class RunFolder:
         if known[-1:] != [dict(computed)]:
             self._note("computed", [*known, dict(computed)])
 
+    def note_protocol(self, protocol: Mapping[str, Any]) -> None:
+        """Record how the policy speaks."""
+        self._note("protocol", dict(protocol))
+
     def note_start(self, *, after_step: int, ranks: int) -> None:
         """Record that `ranks` processes train from here on. Starts whose steps were all lost are forgotten."""
         starts = [start for start in self._resolved().get("starts", []) if start["after_step"] < after_step]

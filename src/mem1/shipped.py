@@ -23,7 +23,7 @@ SHIPPED: Mapping[str, Mapping[str, str] | str] = {
     "memory": "mem1.memory.policies:POLICIES",
     "prompt": "mem1.tasks.prompts:PROMPTS",
     "dataset": "mem1.tasks.datasets.reading:FORMATS",
-    "vocabulary": "mem1.protocol:VOCABULARIES",
+    "tags": "mem1.protocol:TAG_SETS",
     "calls": "mem1.engines.tool_calls:FORMATS",
     "algorithm": {
         "grpo": "mem1.algorithms.group:Grpo",

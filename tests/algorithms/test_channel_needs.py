@@ -17,7 +17,6 @@ from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.planning.preflight import dry_run
 from mem1.policy.policy import make_policy
-from mem1.protocol import vocabulary
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
@@ -46,7 +45,6 @@ class Sums:
 def recipe(tasks: Any, channels: list[dict[str, Any]], name: str = "channels", **more: Any) -> Recipe:
     given: dict[str, Any] = {"name": name, "channels": channels}
     return Recipe(
-        vocabulary="paper-shop" if tasks is GAMES else "paper",
         model=ModelConfig(
             new=TinyModel(hidden_size=32, layers=2, heads=2, feed_forward=48, tokenizer="bpe", vocab_size=300)
         ),
@@ -63,7 +61,7 @@ def recipe(tasks: Any, channels: list[dict[str, Any]], name: str = "channels", *
 
 def begin(config: Recipe) -> None:
     """What comes before the first step."""
-    make_stages(config, make_policy(config, vocabulary(config.vocabulary)))
+    make_stages(config, make_policy(config))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def recipe(served: Served, sources: tuple[str, ...], *more: object):
 
 
 def test_the_recipe_of_the_released_checkpoint_runs_and_scores(served, sources, tmp_path):
-    options = ("--tokenizer", served.tokenizer, "model.chat_template=true", "--out", tmp_path / "out", "--json")
+    options = ("--tokenizer", served.tokenizer, "protocol.kind=framed", "--out", tmp_path / "out", "--json")
     rows = json.loads(recipe(served, sources, *options).stdout)["rows"]
     name = "Qwen2.5-7B-RL-RAG-Q2-EM-Release"
     assert [(r["policy"], r["objectives"], r["em"], r["searches"]) for r in rows] == [(name, 1, 1, 1), (name, 2, 1, 1)]
@@ -146,7 +146,7 @@ def test_a_spent_limit_leaves_rows_that_say_so(served, sources):
         (["--tokenizer", "stand-in", "engine.limit.dollars=1"], r"engine.limit .*: dollars limits nothing"),
         (["--tokenizer", "stand-in", "engine.endpoint=both"], r"engine.endpoint .*: unknown endpoint 'both'"),
         (["--tokenizer", "stand-in", "engine.api_key_env=NO_SUCH_KEY"], r"the environment variable NO_SUCH_KEY"),
-        (["--tokenizer", "stand-in", "model.chat_template=true"], r"stand-in has no usable chat template"),
+        (["--tokenizer", "stand-in", "protocol.kind=framed"], r"stand-in has no chat template"),
     ],
 )
 def test_mistakes_are_explained_before_anything_is_searched(served, options, message):
@@ -167,7 +167,12 @@ def test_a_recipe_without_stages_trains_nothing(tmp_path):
 
 
 class TestRun:
-    OPTIONS = ("--question", "What is the capital of Sweden?", "vocabulary=released", "tasks.prompt=released")
+    OPTIONS = (
+        "--question",
+        "What is the capital of Sweden?",
+        "protocol={kind='tags',base='released'}",
+        "tasks.prompt=released",
+    )
 
     def test_one_agent_on_a_server_is_watched_turn_by_turn(self, served):
         with in_a_thread(BM25.build(TOWNS)) as address:

@@ -13,7 +13,6 @@ from terminals import terminal as terminal
 from mem1.envs.search import MultihopTasks
 from mem1.jsonl import write_objects
 from mem1.policy.policy import make_policy
-from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import Sft
@@ -62,7 +61,7 @@ def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_p
     assert terminal("index", corpus, "--out", tmp_path / "index")[0] == 0
     tasks = MultihopTasks(questions=str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "index"))
     new = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="bpe", vocab_size=300)
-    make_policy(Recipe(model=ModelConfig(new=new), tasks=tasks, sft=Sft()), PAPER).save(tmp_path / "policy")
+    make_policy(Recipe(model=ModelConfig(new=new), tasks=tasks, sft=Sft())).save(tmp_path / "policy")
     options = ["--model", tmp_path / "policy"]
     options += ["--questions", tmp_path / "questions.jsonl", "--corpus", tmp_path / "index"]
     options += ["--objectives", "1", "--limit", "1", "engine.kind=script", "engine.answer=Q1 Mira Toll"]

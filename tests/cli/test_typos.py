@@ -12,7 +12,7 @@ MEANT = {
     "train atlas-quik": "no recipe 'atlas-quik' (did you mean atlas-quick?)",
     "train atlas-quick rl.lerning_rate=1": "did you mean rl.learning_rate?",
     "train atlas-quick memory=ful": "unknown memory 'ful' (did you mean full?)",
-    "train atlas-quick vocabulary=papr": "unknown vocabulary 'papr' (did you mean paper?)",
+    "train atlas-quick protocol.base=papr": "unknown tags 'papr' (did you mean paper?)",
     "train atlas-quick tasks.kind=atlass": "unknown tasks 'atlass' (did you mean atlas?)",
     "train atlas-quick tasks.prompt=plan": "unknown prompt 'plan' (did you mean plain?)",
     "train atlas-quick rl.algorithm.name=grop": "unknown algorithm 'grop' (did you mean grpo?)",

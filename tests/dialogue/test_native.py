@@ -9,12 +9,13 @@ import pytest
 from builders import tiny_model
 from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE
 from native_dialogues import END, Noting, call, dialogue, native
+from tag_sets import PAPER_SHOP
 from worlds import SAMPLING, replay, shelf, task
 
 from mem1.dialogue import NativeDialogue
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
-from mem1.protocol import CALLS, MALFORMED, PAPER, PAPER_SHOP, SEARCH, SUMMARY
+from mem1.protocol import CALLS, MALFORMED, PAPER, SEARCH, SUMMARY
 from mem1.records import Ended, Group, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget
 from mem1.training.verify import Forced, verify

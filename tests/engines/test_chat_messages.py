@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from chat_templates import LLAMA_LIKE, QWEN3_LIKE, QWEN25_LIKE, R1_LIKE, random_template, tokenizer_with
 
-from mem1.engines.chat_config import Chat
 from mem1.engines.chat_messages import ChatMessages, Message, Sampled
-from mem1.engines.tool_calls import HERMES, Asked, TagCalls, call_format, called
+from mem1.engines.tool_calls import HERMES, Asked, TagCalls, called
 from mem1.errors import UserError
+from mem1.policy.protocol import ResolvedProtocol
 from mem1.protocol import PAPER
 
 ASK = {"role": "user", "content": "Who is the mayor of Oslo?"}
@@ -186,7 +186,7 @@ def test_calls_of_unknown_tools_and_without_arguments_get_an_error():
     ]
 
 
-def test_actions_of_a_vocabulary_are_calls_and_its_contexts_those_of_the_rollout():
+def test_actions_in_tags_are_calls_and_its_contexts_those_of_the_rollout():
     _, codec = tokenizer_with(QWEN25_LIKE)
     made = ChatMessages.in_tags(codec, PAPER)
     said = made.read("<IS> Q1 Oslo </IS> <query> mayor </query>")
@@ -202,7 +202,7 @@ def test_actions_of_a_vocabulary_are_calls_and_its_contexts_those_of_the_rollout
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "mayor"}'}}
     again = {"role": "assistant", "content": "<IS> Q1 Oslo </IS>", "tool_calls": [call]}
     assert made.encode([ASK, again, hostile]) == context
-    assert isinstance(call_format("tags", PAPER), TagCalls)
+    assert isinstance(made.calls, TagCalls)
 
 
 @pytest.mark.parametrize(
@@ -232,4 +232,4 @@ def test_messages_that_are_not_text_are_refused():
 def test_a_folder_without_a_template_says_so(tmp_path: Path):
     _, codec = tokenizer_with(QWEN25_LIKE)
     with pytest.raises(UserError, match="no usable chat template"):
-        Chat().messages(tmp_path, codec, PAPER)
+        ResolvedProtocol(kind="tools", tags=PAPER).messages(codec, tmp_path)

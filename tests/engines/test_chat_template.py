@@ -20,6 +20,7 @@ from mem1.policy.policy import load_policy, make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.protocol import Protocol
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
@@ -41,7 +42,8 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(chat: Path) -> Recipe:
     """A step of imitation and one of reinforcement."""
     return Recipe(
-        model=ModelConfig(path=str(chat), chat_template=True),
+        model=ModelConfig(path=str(chat)),
+        protocol=Protocol(kind="framed"),
         tasks=SMALL,
         budget={"completion_extra": 200, "context": 8192},  # type: ignore[arg-type]
         sft=Sft(steps=1, objectives=(1,), tasks=2),
@@ -93,14 +95,14 @@ def test_every_file_of_the_tokenizer_is_in_the_trained_policy_and_in_the_export(
 
 
 def test_a_recipe_puts_prompts_into_the_frame_which_is_context_and_never_trained(config: Recipe):
-    policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
+    policy, source = make_policy(config), SMALL.source("train", PAPER)
     assert policy.chat_template == ChatTemplate(policy.codec.encode(BEFORE), policy.codec.encode(AFTER))
-    rollout = make_rollout(config, policy, source, PAPER)
+    rollout = make_rollout(config, policy, source)
     shown = demonstrate(config, rollout, source, PAPER)
     assert framed(shown, policy.codec) and max(len(t.turns) for t in shown) > 1
     marks = {policy.codec.encode(mark)[0] for mark in ("<|im_start|>", "<|im_end|>")}
     assert not any(marks & set(turn.completion_ids) for t in shown for turn in t.turns)
-    plain = make_rollout(config, replace(policy, chat_template=ChatTemplate()), source, PAPER)
+    plain = make_rollout(config, replace(policy, chat_template=ChatTemplate()), source)
     without = demonstrate(config, plain, source, PAPER)
     assert [t.turns[-1].text for t in shown] == [t.turns[-1].text for t in without], "the expert sees no template"
     assert policy.fingerprint() != replace(policy, chat_template=ChatTemplate()).fingerprint()
@@ -119,7 +121,7 @@ def test_eval_by_the_recipe_uses_the_chat_template_of_the_run(trained: Path, tmp
     result = CliRunner().invoke(app, ["eval", *options, "--out", str(tmp_path / "a"), "--json"])
     assert result.exit_code == 0, result.exception
     assert framed(read_trajectories(tmp_path / "a" / "policy-1.jsonl"), codec)
-    off = ["model.chat_template=false", "--out", str(tmp_path / "b"), "--json"]
+    off = ["protocol=tags", "--out", str(tmp_path / "b"), "--json"]
     assert CliRunner().invoke(app, ["eval", *options, *off]).exit_code == 0
     assert not framed(read_trajectories(tmp_path / "b" / "policy-1.jsonl"), codec)
 
@@ -140,8 +142,9 @@ def test_a_chat_template_is_removed_from_a_context_wherever_it_is():
 
 
 def test_a_model_made_by_the_recipe_has_no_template():
-    with pytest.raises(ValueError, match=r"has no chat template; leave out model\.chat_template"):
-        ModelConfig(new=TinyModel(), chat_template=True)
+    made = Recipe(model=ModelConfig(new=TinyModel()), tasks=SMALL, protocol=Protocol(kind="framed"))
+    with pytest.raises(UserError, match=r"protocol = framed, but a new model has no chat template"):
+        make_policy(made)
 
 
 def templated(folder: Path, template: str, chat: Path) -> Path:

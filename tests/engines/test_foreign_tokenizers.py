@@ -12,6 +12,7 @@ import pytest
 from builders import CHAT_TEMPLATE
 from chat_templates import QWEN25_LIKE, small_tokenizer
 from model_servers import Model, model_site
+from tag_sets import PAPER_SUMMARY
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
@@ -20,7 +21,6 @@ from worlds import SAMPLING, SMALL, replay, shelf, task
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
 from mem1.endpoint.samples import encoded
 from mem1.engines.base import Engine, Script, ScriptedEngine
-from mem1.engines.chat_config import Chat
 from mem1.engines.chat_messages import ChatMessages, Sampled
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
@@ -33,8 +33,9 @@ from mem1.errors import UserError
 from mem1.memory import memory_policy
 from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.policy.tiny_model import new_model
-from mem1.protocol import PAPER, PAPER_SUMMARY
+from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
+from mem1.recipe.protocol import Protocol
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
@@ -148,13 +149,14 @@ def test_every_context_in_messages_has_one_whether_or_not_the_template_writes_it
 def test_demonstrations_and_samples_that_are_trained_have_one(tmp_path: Path):
     """The sampler's own log-probs are those of the trainer for the same tokens, BOS included."""
     config = Recipe(
-        model=ModelConfig(path=str(folder_of(tmp_path / "m", WITH_BOS)), chat_template=True),
+        model=ModelConfig(path=str(folder_of(tmp_path / "m", WITH_BOS))),
+        protocol=Protocol(kind="framed"),
         tasks=SMALL,
         budget={"completion_extra": 300, "context": 8000},  # type: ignore[arg-type]
         sft=Sft(steps=1, objectives=(1,), tasks=2),
     )
-    policy, source = make_policy(config, PAPER), SMALL.source("train", PAPER)
-    rollout = make_rollout(config, policy, source, PAPER)
+    policy, source = make_policy(config), SMALL.source("train", PAPER)
+    rollout = make_rollout(config, policy, source)
     assert begins_once(contexts_of(demonstrate(config, rollout, source, PAPER)))
     sampled = replace(cast(Rollout, rollout), budget=Budget(completion_extra=8, context=8000))
     assert isinstance(sampled.engine, LocalEngine)
@@ -240,7 +242,7 @@ class TestEnds:
     def saved(self, folder: Path, tmp_path: Path, **fields: Any) -> Any:
         """eos_token_id of the saved policy and of its checkpoint."""
         config = Recipe(
-            tasks=SMALL.model_copy(update={"prompt": "tools" if "chat" in fields else "mem1"}),
+            tasks=SMALL,
             budget={"completion_extra": 4, "context": 8000},  # type: ignore[arg-type]
             rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),), tasks_per_step=1, group_size=2),
             writers=(),
@@ -255,7 +257,7 @@ class TestEnds:
     @pytest.mark.parametrize("padding", [0, 64])
     def test_a_model_that_speaks_in_messages_stops_at_their_end_and_at_its_own(self, tmp_path: Path, padding: int):
         folder = folder_of(tmp_path / "m", QWEN25_LIKE, padding=padding)
-        ends = self.saved(folder, tmp_path, chat=Chat())
+        ends = self.saved(folder, tmp_path, protocol=Protocol(kind="tools"))
         assert ends == [0, CODEC.tokenizer.token_to_id("<|im_end|>")]
 
     def test_one_that_speaks_in_tags_stops_at_those_that_are_tokens(self, tmp_path: Path):
@@ -273,8 +275,6 @@ class TestEnds:
 def test_a_chat_model_without_a_template_is_still_refused(tmp_path: Path):
     folder = folder_of(tmp_path / "m", CHAT_TEMPLATE)
     (folder / "chat_template.jinja").unlink()
-    config = Recipe(
-        model=ModelConfig(path=str(folder)), chat=Chat(), tasks=SMALL.model_copy(update={"prompt": "tools"})
-    )
+    config = Recipe(model=ModelConfig(path=str(folder)), protocol=Protocol(kind="tools"), tasks=SMALL)
     with pytest.raises(UserError, match="chat template"):
-        make_policy(config, PAPER)
+        make_policy(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,9 @@ from mem1.engines.stand_in import stand_in, stand_in_chat
 from mem1.errors import UserError
 from mem1.messages.transcript import ASK
 from mem1.policy.policy import load_policy, own_chat
+from mem1.policy.protocol import SAVED, ResolvedProtocol
 from mem1.policy.tiny_model import new_model
+from mem1.protocol import RELEASED
 from mem1.recipe.model import TinyModel
 
 USER = {"role": "user", "content": "Who is the mayor of Oslo?"}
@@ -311,23 +312,17 @@ class TestWhoseProtocol:
         ],
     )
     def test_a_policy_without_template_speaks_the_tags_that_it_has(self, policy, tags):
-        assert own_chat(load_policy(policy)).where == f"the vocabulary {tags}"
+        assert own_chat(load_policy(policy)).where == f"the tags {tags}"
 
-    def test_the_recipe_of_its_run_says(self, tmp_path: Path):
-        shutil.copytree(model_folder(tmp_path / "model", QWEN25_LIKE), tmp_path / "policy")
-        loaded = load_policy(tmp_path / "policy")
-        assert "chat template" in own_chat(loaded).where
-        (tmp_path / "resolved.json").write_text("{}")
-        whole = '[tasks]\nkind = "atlas"\n[rl]\ncurriculum = [{ steps = 1, objectives = [1] }]\n'
-        for more, where in (
-            ('vocabulary = "released"\n', "the vocabulary released"),
-            ('vocabulary = "paper"\n[chat]\ncalls = "tags"\n', "the vocabulary paper"),
-            ("[chat]\n", f"the chat template in {tmp_path / 'policy'}"),
-        ):
-            (tmp_path / "config.toml").write_text(more + whole)
+    def test_what_it_was_trained_with_says(self, tmp_path: Path):
+        folder = model_folder(tmp_path / "policy", QWEN25_LIKE)
+        loaded = load_policy(folder)
+        assert own_chat(loaded).where == f"the chat template in {folder}"
+        for kind, where in (("tags", "the tags released"), ("tools", f"the chat template in {folder}")):
+            (folder / SAVED).write_text(json.dumps(ResolvedProtocol(kind=kind, tags=RELEASED).record()))
             assert own_chat(loaded).where == where
-        (tmp_path / "config.toml").write_text("[model]\npath = 'x'\nchat_template = true\n" + whole)
-        with pytest.raises(UserError, match=r"model\.chat_template.*/v1/completions"):
+        (folder / SAVED).write_text(json.dumps(ResolvedProtocol(kind="framed", tags=RELEASED).record()))
+        with pytest.raises(UserError, match=r"protocol = framed.*/v1/completions"):
             own_chat(loaded)
 
     def test_without_template_and_tags_the_reason_is_the_answer(self, tmp_path: Path):
@@ -337,7 +332,7 @@ class TestWhoseProtocol:
         tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8").replace("<IS>", "<Is>"))
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         loaded = load_policy(folder)
-        with pytest.raises(UserError, match="no chat template, and no vocabulary") as caught:
+        with pytest.raises(UserError, match="no chat template, and no tags") as caught:
             own_chat(loaded)
         with app_in_a_thread(make_app(Sampler(loaded.model, loaded.codec), chat=str(caught.value))) as address:
             response = post(f"{address}/v1", {})

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from native_models import check_episodes
+from tag_sets import PAPER_SHOP
 
 from mem1.configuration.model import plain
 from mem1.envs.base import Action
 from mem1.errors import UserError
-from mem1.protocol import PAPER, PAPER_SHOP
+from mem1.protocol import PAPER
 
 pytest.importorskip("gymnasium")
 
@@ -151,10 +152,10 @@ def test_an_environment_that_is_not_one_of_texts_is_one_line(keys: Any, said: st
 
 
 def test_other_mistakes_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match='use vocabulary = "paper-shop"'):
+    with pytest.raises(UserError, match="'paper' have no action of the kind act"):
         GymnasiumTasks(id="text_games:Games").source("train", PAPER)
     both = replace(PAPER, name="both", actions=(("act", "do"), ("answer", "answer")))
-    with pytest.raises(UserError, match="'both' has answers, but this environment decides when it is over"):
+    with pytest.raises(UserError, match="'both' have answers, but this environment decides when it is over"):
         GymnasiumTasks(id="text_games:Games").source("train", both)
     made = source()
     with pytest.raises(UserError, match=r"one objective, not 2: use objectives = \[1\]"):

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from sites import Site, as_json, content, site, status
+from tag_sets import PAPER_WEB, RELEASED_WEB
 from terminals import Terminal
 from worlds import SAMPLING, replay, rollout, task
 
@@ -24,7 +25,7 @@ from mem1.jsonl import write_objects
 from mem1.net.failover import Clock, HostLimit, Retry
 from mem1.net.spending import Spending, WebBudget
 from mem1.policy.tokenizers import bpe_tokenizer
-from mem1.protocol import OPEN, PAPER, PAPER_WEB, RELEASED_WEB, SEARCH, parse
+from mem1.protocol import OPEN, PAPER, SEARCH, parse
 from mem1.recipe.model import ModelConfig
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
@@ -208,7 +209,7 @@ def test_the_prompt_of_the_web_explains_the_action_and_needs_it():
     (question,) = task("x").questions
     text = render("web", [question], PAPER_WEB)
     assert "<open> address 2 </open>" in text and "a mayor ?" in text
-    with pytest.raises(UserError, match="prompt 'web' mentions 'open', which the vocabulary 'paper' lacks"):
+    with pytest.raises(UserError, match="prompt 'web' mentions 'open', which the tags 'paper' lack"):
         render("web", [question], PAPER)
 
 
@@ -231,7 +232,6 @@ def test_a_recipe_names_the_web_as_its_tasks(questions: Path, tmp_path: Path):
     train = tmp_path / "train.jsonl"
     write_objects(train, [{"id": "t", "text": "Where is Oslo?", "answers": ["Norway"]}])
     config = Recipe(
-        vocabulary="paper-web",
         model=ModelConfig(path="models/mine"),
         tasks=WebTasks(
             questions=str(questions),
@@ -292,7 +292,7 @@ def test_eval_runs_on_the_web_and_again_from_the_cache_alone(
 
 def test_run_searches_the_web_and_again_from_the_cache_alone(web: Site, tmp_path: Path, terminal: Terminal):
     given = ["run", "--question", "Rula Drerkov 's employer ?", "tasks.kind=web", "tasks.api=searxng", "--json"]
-    given += [f"tasks.api_url={web.url}", f"tasks.cache={tmp_path / 'web.sqlite'}", "vocabulary=paper-web"]
+    given += [f"tasks.api_url={web.url}", f"tasks.cache={tmp_path / 'web.sqlite'}"]
     given += ["tasks.turn_limit.per_objective=2", "tasks.turn_limit.extra=0", "--seed", "1"]
     code, out, _ = terminal(*given)
     assert code == 0

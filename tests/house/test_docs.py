@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_templates import QWEN3_LIKE
 from samples import MUSIQUE, write_lines
 from typer.testing import CliRunner
 
@@ -218,7 +219,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(at / "test" / "questions.jsonl", at / "questions.jsonl")
     (at / "models").mkdir()
     for name in ("my-model", "qwen", "Qwen2.5-7B-Instruct", "Qwen3-1.7B"):
-        (at / "models" / name).symlink_to(SHIPPED)
+        (at / "models" / name).mkdir()
+        for file in ("config.json", "model.safetensors", "tokenizer.json"):  # without what says that mem1 trained it
+            (at / "models" / name / file).symlink_to(SHIPPED / file)
+    (at / "models" / "Qwen3-1.7B" / "chat_template.jinja").write_text(QWEN3_LIKE)
     evaluate = ["eval", "--objectives", "1", "--limit", "1", "--out", str(at / "runs" / "quickstart-seed0")]
     assert CliRunner().invoke(app, evaluate).exit_code == 0
     for name in ("a", "b", "c"):

@@ -20,15 +20,14 @@ import pytest
 from commands import Option, walk
 from rich.console import Console
 from samples import write_lines
+from tag_sets import PAPER_NOTES
 from terminals import Terminal
 
 from mem1.cli.main import ended_by, main
 from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
-from mem1.evaluation.agents import tokenizer_folder
-from mem1.policy.folders import policy_folder
-from mem1.protocol import PAPER_NOTES
+from mem1.policy.folders import policy_folder, tokenizer_folder
 from mem1.recipe.scripted import search_then_answer
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
@@ -239,7 +238,9 @@ def test_nothing_of_the_line_of_a_training_is_cut_in_a_narrow_terminal(width: in
     assert last.endswith("reward 0.50  EM 0.50  varied 0.50  loss 0.50  turns 0.50  peak 0.50")
 
 
-@pytest.mark.parametrize("prompt", sorted(PROMPTS.keys() - {"bench-errand", "episode", "shop", "tools-episode", "web"}))
+@pytest.mark.parametrize(
+    "prompt", sorted(PROMPTS.keys() - {"bench-errand", "episode", "shop", "tools-episode", "web", "web-example"})
+)
 def test_a_script_searches_the_first_question_under_every_prompt(prompt: str):
     questions = [
         Question(id=f"q{i}", text=text, answers=("a",)) for i, text in enumerate(("Who led Kest?", "And Moru?"))

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 from answer_stages import answer_stages
+from tag_sets import PAPER_BELIEF, PAPER_SUMMARY
 from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
 from mem1.algorithms.channels import places
@@ -19,7 +20,7 @@ from mem1.evaluation.tokens import appended_peak_tokens, even_sizes, peak_tokens
 from mem1.memory import Belief, memory_spans, next_context
 from mem1.planning.attempts import made_groups
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_SUMMARY, SUMMARY, Tags
+from mem1.protocol import PAPER, SUMMARY, Tags
 from mem1.records import Ended, Trajectory, Turn
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.training.checks import reencoded_share

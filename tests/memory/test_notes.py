@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 from answer_stages import answer_stages
+from tag_sets import PAPER_NOTES, PAPER_SUMMARY
 from worlds import replay, rollout, shelf, task
 
 from mem1.engines.base import Sampling
@@ -20,7 +21,7 @@ from mem1.evaluation.tokens import peak_tokens, state_tokens
 from mem1.memory import Dropout, MemoryPolicy, Notebook, Notes, answer_from, memory_policy, next_context, notebook
 from mem1.memory.notes import memory_spans, read_note, standing
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, PAPER_NOTES, PAPER_SUMMARY, PUBLISHED, SUMMARY, Tags, observation, parse
+from mem1.protocol import PAPER, PUBLISHED, SUMMARY, Tags, observation, parse
 from mem1.records import Ended, Trajectory, Turn, trajectory_from_json, trajectory_to_json
 from mem1.tasks.atlas import Expert, Laziness
 from mem1.tasks.atlas.world import names
@@ -377,8 +378,8 @@ def test_without_a_tag_for_notes_the_word_is_an_answer_like_any_other():
     assert attempt.answer == "notes"
 
 
-def test_notes_need_a_vocabulary_that_has_them():
-    with pytest.raises(UserError, match="keeps notes, but the vocabulary 'paper' has no tag for them; choose"):
+def test_notes_need_a_tag():
+    with pytest.raises(UserError, match="asks for a note, but the tags 'paper' have none for it"):
         noted(FIRST, tags=PAPER)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from tag_sets import PAPER_RECALL
 from worlds import replay, rollout, task
 
 from mem1.engines.base import Sampling
@@ -14,7 +15,7 @@ from mem1.envs.search import SearchEnvironment
 from mem1.memory import memory_policy, recalled
 from mem1.memory.recall import NOTHING
 from mem1.policy.tokenizers import bpe_tokenizer
-from mem1.protocol import PAPER, PAPER_RECALL, SEARCH_R1
+from mem1.protocol import PAPER, SEARCH_R1
 from mem1.records import Ended, Passage, Trajectory, Turn
 from mem1.training.checks import reencoded_share
 

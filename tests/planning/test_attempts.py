@@ -1,4 +1,4 @@
-"""`mem1 plan` of recipes with [chat]: what the template writes around a prompt is planned as it is sent."""
+"""`mem1 plan` of recipes whose model calls tools: what the template writes around a prompt is planned as it is sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from chat_templates import QWEN3_LIKE, QWEN25_LIKE, tokenizer_with
 from native_models import model_folder
 
 from mem1.api import load_recipe
-from mem1.dialogue import offered, open_dialogue
+from mem1.dialogue import offered
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.codec import Codec
 from mem1.planning.attempts import CHARACTERS_PER_TOKEN, Attempts, StepTokens, framing, limits, rl_attempts
-from mem1.protocol import vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
 
 
@@ -22,17 +23,17 @@ def recipe(model: Path | str, *overrides: str) -> Recipe:
 
 
 @pytest.mark.parametrize("template", [QWEN25_LIKE, QWEN3_LIKE])
-@pytest.mark.parametrize("words", ["paper", "paper-web"])
-def test_a_planned_prompt_is_as_long_as_the_rendered_one(tmp_path: Path, template: str, words: str):
+@pytest.mark.parametrize("add", [[], ["open"]])
+def test_a_planned_prompt_is_as_long_as_the_rendered_one(tmp_path: Path, template: str, add: list[str]):
     folder = model_folder(tmp_path / "model", template)
-    config = recipe(folder, "chat={}", f"vocabulary={words}")
-    tags, codec = vocabulary(words), Codec.load(folder)
-    (task,) = config.tasks.source("train", vocabulary("paper")).tasks(objectives=2, count=1, seed=0)
-    dialogue = open_dialogue(codec, tags, chat=config.chat, framed=False, source=folder)
+    config = recipe(folder, "protocol.kind=tools", f"protocol.add={add}")
+    codec = Codec.load(folder)
+    (task,) = config.tasks.source("train", PAPER).tasks(objectives=2, count=1, seed=0)
+    dialogue = resolve(config).dialogue(codec, folder)
     around = len(dialogue.prompt(task)) - len(codec.encode(task.prompt))
     # the last piece of the template before the text, and the first behind it, may be one token with it
     assert framing(config) == pytest.approx(around, abs=2) and around > 100
-    before = recipe(folder)
+    before = recipe(folder, "protocol=tags")
     assert limits(config, 2).prompt - limits(before, 2).prompt == framing(config)
 
 
@@ -43,22 +44,23 @@ def planned(config: Recipe) -> StepTokens:
 
 def test_longer_prompts_are_read_in_every_context(tmp_path: Path):
     folder = model_folder(tmp_path / "model", QWEN3_LIKE)
-    # of the same budget, which [chat] alone would raise to that of a general model
+    # of the same budget, which calls of tools alone would raise to that of a general model
     room = ("budget.completion_per_objective=8", "budget.completion_extra=32")
-    plain, chat = planned(recipe(folder, *room)), planned(recipe(folder, "chat={}", *room))
+    plain, chat = planned(recipe(folder, "protocol=tags", *room)), planned(recipe(folder, "protocol=tools", *room))
     assert chat.calls == plain.calls
-    assert chat.prefill - plain.prefill == framing(recipe(folder, "chat={}")) * chat.calls
+    assert chat.prefill - plain.prefill == framing(recipe(folder, "protocol=tools")) * chat.calls
 
 
 def test_actions_in_tags_need_no_schema():
-    assert framing(recipe("shipped", 'chat={calls="tags"}')) == framing(recipe("shipped")) == 0
+    assert framing(recipe("shipped", "agent.entry=builtins:print")) == framing(recipe("shipped")) == 0
 
 
-@pytest.mark.parametrize("words", ["paper", "paper-web"])
-def test_a_model_that_is_not_at_hand_is_planned_from_the_length_of_its_schemas(words: str):
+@pytest.mark.parametrize("add", [[], ["open"]])
+def test_a_model_that_is_not_at_hand_is_planned_from_the_length_of_its_schemas(add: list[str]):
     tokenizer, codec = tokenizer_with(QWEN25_LIKE)
-    tags = vocabulary(words)
+    config = recipe("models/Qwen2.5-7B-Instruct", "protocol.kind=tools", f"protocol.add={add}")
+    tags = resolve(config).tags
     chat = ChatMessages.of(tokenizer, codec, where="the test")
     written = len(codec.decode(chat.encode([{"role": "user", "content": ""}], offered(tags))))
-    guessed = framing(recipe("models/Qwen2.5-7B-Instruct", "chat={}", f"vocabulary={words}"))
+    guessed = framing(config)
     assert guessed * CHARACTERS_PER_TOKEN == pytest.approx(written, rel=0.1)

@@ -107,8 +107,8 @@ class Full:
 
 def test_memory_that_runs_out_in_a_step_is_one_line_with_the_key_to_change(config: Recipe):
     assert config.rl is not None
-    policy = make_policy(config, PAPER)
-    rollout = make_rollout(config, policy, config.tasks.source("train", PAPER), PAPER)
+    policy = make_policy(config)
+    rollout = make_rollout(config, policy, config.tasks.source("train", PAPER))
     stage = RlStage(policy, config.rl, rollout, cast(Any, Full()), seed=0)
     with pytest.raises(UserError) as named:
         stage.step(0)

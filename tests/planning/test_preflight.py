@@ -141,7 +141,7 @@ def test_what_is_missing_stands_last_with_its_key(tmp_path: Path, monkeypatch: p
     assert all(head.startswith("missing ") for head in heads), "nothing follows what is missing"
 
 
-def test_a_vocabulary_that_cannot_do_the_tasks_is_found():
-    config = load_toml(RECIPES["webshop-quick"], Recipe, ["vocabulary=paper"])
-    with pytest.raises(UserError, match="has no actions of a shop"):
+def test_tags_that_cannot_do_the_tasks_are_found():
+    config = load_toml(RECIPES["webshop-quick"], Recipe, ["protocol.actions={search='query',answer='answer'}"])
+    with pytest.raises(UserError, match="have no actions of a shop"):
         rehearse(config)

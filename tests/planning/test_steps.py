@@ -14,6 +14,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.attempts import Attempts, rl_attempts
 from mem1.policy.policy import make_policy
+from mem1.policy.protocol import resolve
 from mem1.protocol import PAPER
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
@@ -53,7 +54,7 @@ def test_each_step_samples_under_the_memory_of_its_phase():
     source = SMALL.source("train", PAPER)
     base = rollout(searches, source.environment, context="window(2)")
     rl = Rl(curriculum=PHASES, tasks_per_step=1, group_size=2)
-    sampler = GroupSampler(make_policy(recipe(), PAPER).model, rl, base, source, seed=0)
+    sampler = GroupSampler(make_policy(recipe()).model, rl, base, source, seed=0)
 
     def attempt(step: int) -> Trajectory:
         one, other = sampler.sample(step)[0].trajectories
@@ -79,7 +80,6 @@ def test_validation_is_under_the_recipes_memory_in_every_phase():
 
 TOML = """
 memory = "notes(60)"
-vocabulary = "paper-notes"
 tasks = { kind = "atlas" }
 
 [[rl.curriculum]]
@@ -103,8 +103,6 @@ def test_a_schedule_in_a_recipe(tmp_path: Path):
     ("written", "instead", "message"),
     [
         ("notes(120)", "notse(120)", "unknown memory 'notse.120.' .did you mean notes.*; known: constant"),
-        ('"paper-notes"', '"paper-summary"', "memory notes.120. keeps notes, but the vocabulary"),
-        ('memory = "notes(60)"\nvocabulary = "paper-notes"', "", "asks for a summary, but the vocabulary 'paper'"),
     ],
 )
 def test_a_phase_whose_memory_cannot_be_is_refused_with_the_recipe(
@@ -116,8 +114,9 @@ def test_a_phase_whose_memory_cannot_be_is_refused_with_the_recipe(
 
 
 def test_an_agent_of_ones_own_has_no_schedule():
-    with pytest.raises(ValueError, match=r"makes its own contexts: leave out memory in rl\.curriculum"):
-        recipe(agent={"entry": "builtins:print"}, chat={}, tasks=AtlasTasks(prompt="tools"), model=ModelConfig())
+    driven = recipe(agent={"entry": "builtins:print"}, tasks=AtlasTasks(), model=ModelConfig())
+    with pytest.raises(UserError, match=r"makes its own contexts: leave out memory, or give agent\.memory"):
+        resolve(driven)
 
 
 def test_a_plan_counts_the_memory_that_trains_on_most():

@@ -11,7 +11,7 @@ from precision import rounding
 from mem1.engines.codec import Codec
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import MAX_NUMBER, PAD, UNKNOWN, TokenKinds, atlas_tokenizer, bpe_tokenizer, token_kinds
-from mem1.protocol import PAPER, RELEASED, Tags, hint
+from mem1.protocol import PAPER, RELEASED, Tags, observation
 from mem1.recipe.model import TinyModel
 from mem1.recipe.supervised import Recall
 from mem1.tasks.cloze.expert import MARKS
@@ -45,7 +45,10 @@ def test_the_vocabulary_of_atlas_is_fixed():
     assert codec.decode(ids) == "<IS> Q1 </IS> <query> Bala Brand 's mayor </query>"
 
 
-@pytest.mark.parametrize("text", [f"Q{LABELS}", hint(MAX_NUMBER), hint(1), "No passage was found.", "done unknown"])
+@pytest.mark.parametrize(
+    "text",
+    [f"Q{LABELS}", observation("", MAX_NUMBER)[0], observation("", 1)[0], "No passage was found.", "done unknown"],
+)
 def test_labels_hints_and_replies_have_no_unknown_word(text: str):
     codec = Codec(atlas_tokenizer(PAPER))
     assert codec.encode(UNKNOWN)[0] not in codec.encode(text)

@@ -1,4 +1,4 @@
-"""Recipes with [chat]: trained, verified, evaluated and imitated in the model's own protocol."""
+"""Recipes with protocol = tools: trained, verified, evaluated and imitated in the model's own protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from mem1.trajectory_files import read_trajectories
 RECIPE = """
 memory = "{context}"
 writers = []
-[chat]
+[protocol]
+kind = "tools"
 thoughts = "{thoughts}"
 {template}
 [model]
@@ -29,7 +30,6 @@ kind = "atlas"
 worlds = 1
 entities = 40
 questions_per_world = 20
-prompt = "tools"
 [budget]
 completion_extra = 40
 completion_per_objective = 0
@@ -93,14 +93,15 @@ def test_recorded_attempts_are_trained_with_their_tokens(tmp_path: Path, model: 
     from mem1.engines.base import Sampling, ScriptedEngine
     from mem1.memory import memory_policy
     from mem1.policy.policy import load_policy
+    from mem1.policy.protocol import resolve
     from mem1.protocol import PAPER
     from mem1.rollout import Budget, Rollout
     from mem1.training.recorded import read_recorded
     from mem1.trajectory_files import write_trajectories
 
     recipe = load_recipe(recipe_file(tmp_path, model))
-    source, policy = recipe.tasks.source("train", PAPER), load_policy(model)
-    speaks = policy.dialogue(recipe.chat, PAPER)
+    source, policy = resolve(recipe).tasks.source("train", PAPER), load_policy(model)
+    speaks = policy.dialogue(resolve(recipe))
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'
     said = iter([f"<think>\nhm\n</think>\n\n{call}<|im_end|>", "Q1 Oslo<|im_end|>"])
     attempts = Rollout(
@@ -117,24 +118,24 @@ def test_recorded_attempts_are_trained_with_their_tokens(tmp_path: Path, model: 
     found = read_recorded(imitating.sft, speaks.offering(()))
     assert (found.trajectories, found.encoded_anew) == (tuple(attempts), 0)
     other = load_policy(model_folder(tmp_path / "other", QWEN25_LIKE))
-    with pytest.raises(UserError, match="not in the tokens of this model, whose own protocol"):
-        read_recorded(imitating.sft, other.dialogue(recipe.chat, PAPER).offering(()))
+    with pytest.raises(UserError, match="not in the tokens of this model, which calls tools"):
+        read_recorded(imitating.sft, other.dialogue(resolve(recipe)).offering(()))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("tasks.prompt=mem1", "explains tags; set tasks.prompt to tools"),
-        ("model.chat_template=true", "leave out model.chat_template"),
-        ("sft={}", "the expert demonstrates in tags"),
-        ("chat.calls=xml", "unknown calls 'xml'"),
-        ("chat.thoughts=forget", "drop"),
-        ("model={new={}}", "a new model has no chat template for chat.calls = 'hermes'; give model.path"),
+        ("tasks.prompt=mem1", "protocol = tools: the prompt 'mem1' explains tags; leave out tasks.prompt"),
+        ("sft={}", "protocol = tools: the expert demonstrates in tags"),
+        ("memory=notes", "keeps notes, which calls of tools have none of; set protocol=framed"),
+        ("model={new={}}", "protocol = tools, but a new model has no chat template"),
+        ("model.path=shipped", "protocol = tools, but .* has no chat template; it was trained with protocol = tags"),
     ],
 )
 def test_a_recipe_that_cannot_be_meant_is_one_clear_line(tmp_path: Path, model: Path, change: str, reason: str):
+    config = load_recipe(recipe_file(tmp_path, model), change)
     with pytest.raises(UserError, match=reason):
-        load_recipe(recipe_file(tmp_path, model), change)
+        train(config, tmp_path / "run", command=["mem1", "train"])
 
 
 def test_a_template_that_fails_says_so_before_the_run(tmp_path: Path):

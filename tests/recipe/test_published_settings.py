@@ -12,7 +12,6 @@ from pathlib import Path
 from mem1.configuration import load_toml
 from mem1.configuration.model import flatten, plain
 from mem1.envs.search import MultihopTasks
-from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "qwen2.5-7b-multihop"
@@ -20,9 +19,9 @@ RECIPE = load_toml(FOLDER / "mem1-published.toml", Recipe)
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 RELEASE = {
-    "vocabulary": "published",  # words, white space and parser of llm_agent/generation_think.py
+    "protocol.base": "published",  # words, white space and parser of llm_agent/generation_think.py
     "memory": "constant",
-    "model.chat_template": True,  # utils/dataset/rl_dataset.py: the tokenizer of Qwen2.5-7B has one
+    "protocol.kind": "framed",  # utils/dataset/rl_dataset.py: the tokenizer of Qwen2.5-7B has one
     "tasks.top_k": 3,  # retriever.topk
     "tasks.style": "released",
     "tasks.reward": "sum",  # utils/reward_score/qa_multiple.py
@@ -67,6 +66,8 @@ RELEASE = {
     "checkpoint_every": 20,  # trainer.save_freq
 }
 OURS_ALONE = {
+    # of the tags of protocol.base, or without effect on protocol = framed
+    *("protocol.add", "protocol.thoughts", "protocol.template"),
     # without effect on what is learnt: names of files, memory, and parts of mem1 that the release has not
     *("model.path", "model.device", "model.dtype", "model.attention", "rl.pack_tokens", "rl.packed", "rl.kl.horizon"),
     *("tasks.kind", "tasks.questions", "tasks.train_questions", "tasks.prompt.file", "tasks.decompose"),
@@ -75,7 +76,7 @@ OURS_ALONE = {
     # shown by a test below
     *("tasks.composition", "tasks.passage_words", "rl.curriculum"),
 }
-LEARNING = ("vocabulary", "memory", "model.", "tasks.", "budget.", "rl.", "lora.", "sft.", "recall.")
+LEARNING = ("protocol.", "memory", "model.", "tasks.", "budget.", "rl.", "lora.", "sft.", "recall.")
 """Beginnings of the keys that change what is learnt; all others say where a run computes and what it reports."""
 ELSEWHERE = ("tasks.retriever.", "tasks.turn_limit.")
 """Where the search engine is, and the turn limit, which a test below compares."""
@@ -106,7 +107,7 @@ def test_turns_tasks_and_steps_are_the_releases():
     assert [(phase.steps, phase.objectives) for phase in RECIPE.rl.curriculum] == [(500, (2,))]
     assert (RECIPE.tasks.composition, RECIPE.tasks.question_marks) == ("consecutive", True)
     assert RECIPE.tasks.passage_words == 100, "a passage of the Wikipedia dump"
-    tags = vocabulary(RECIPE.vocabulary)
+    tags = RECIPE.protocol.tags(None, ())
     assert (tags.state, tags.action_tags, tags.result) == (
         "think",
         {"search": "search", "answer": "answer"},

@@ -14,8 +14,8 @@ from mem1.configuration import load_toml, to_toml
 from mem1.errors import UserError
 from mem1.policy.folders import SHIPPED_MEMORIES, SHIPPED_NOTES
 from mem1.policy.policy import load_policy
+from mem1.policy.protocol import resolve
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -71,13 +71,19 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tupl
     assert config.rl is not None
     assert {phase.objectives for phase in config.rl.curriculum} == {(2,)}
     assert config.evaluation.objectives == (1, 2, 4, 8, 16, 32)
-    tags = vocabulary(config.vocabulary)
+    tags = resolve(config).tags
     assert load_policy(start).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()
 
 
 @pytest.mark.parametrize(
     ("override", "new"),
-    [("context=full", "context (from the command line) is now memory"), ("sft.contexts=['full']", "sft.memories")],
+    [
+        ("context=full", "context (from the command line) is now memory"),
+        ("sft.contexts=['full']", "sft.memories"),
+        ("vocabulary=paper-notes", "vocabulary (from the command line) is now protocol.base"),
+        ("chat={}", "chat (from the command line) is now protocol=tools"),
+        ("model.chat_template=true", "model.chat_template (from the command line) is now protocol=framed"),
+    ],
 )
 def test_a_key_of_an_earlier_version_names_the_one_that_replaces_it(override: str, new: str):
     with pytest.raises(UserError, match=re.escape(new)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tag_sets import PAPER_SUMMARY
 from transformers import PreTrainedModel
 from worlds import SAMPLING, contexts, replay, rollout, shelf, task
 
@@ -14,7 +15,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, PAPER_SUMMARY
+from mem1.protocol import PAPER
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
 from mem1.tasks.atlas import Expert
@@ -116,8 +117,8 @@ def test_something_else_in_place_of_the_summary_is_malformed(text: str):
     assert len(trajectory.turns) == 3
 
 
-def test_a_vocabulary_without_the_tag_is_refused():
-    with pytest.raises(UserError, match=r"asks for a summary, but the vocabulary 'paper' has no tag .*paper-summary"):
+def test_tags_without_the_one_for_summaries_are_refused():
+    with pytest.raises(UserError, match=r"asks for a summary, but the tags 'paper' have none for it"):
         rollout(replay(), shelf("a book ."), context="summary(30)", tags=PAPER)
 
 

@@ -12,7 +12,7 @@ import pytest
 from mem1.api import find_recipe
 from mem1.configuration import load_toml
 from mem1.policy.policy import make_policy
-from mem1.protocol import vocabulary
+from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.records import Group
 from mem1.training.rl import RlStage
@@ -32,9 +32,9 @@ def test_there_is_a_switch_for_each_part_of_the_frontier():
 def test_a_switch_trains_a_step(keys: str):
     config = load_toml(find_recipe("compare-atlas/train"), Recipe, [*TINY, *SMALL, *shlex.split(keys)])
     assert config.rl is not None
-    tags = vocabulary(config.vocabulary)
-    policy, source = make_policy(config, tags), config.tasks.source("train", tags)
-    rollout = make_rollout(config, policy, source, tags)
+    tags = resolve(config).tags
+    policy, source = make_policy(config), config.tasks.source("train", tags)
+    rollout = make_rollout(config, policy, source)
     stage = RlStage(policy, config.rl, rollout, source, seed=0)
     groups = stage.sample(0)
     assert all(len(group.trajectories) == 3 for group in groups)

@@ -142,7 +142,7 @@ def test_without_a_corpus_a_new_tokenizer_is_trained_on_the_training_questions(t
     tasks = MultihopTasks(questions=str(tmp_path / "q.jsonl"), retriever=server)
     config = Recipe(rl=RL, model=ModelConfig(new=TinyModel(tokenizer="bpe")), tasks=tasks)
     with pytest.raises(UserError, match=r"tasks\.train_questions is missing"):
-        make_policy(config, PAPER)
+        make_policy(config)
 
 
 OWN = '''

@@ -15,10 +15,10 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from mem1.protocol import VOCABULARIES
+from tag_sets import EVERY
 
-TAGS = sorted({token for tags in VOCABULARIES.values() for token in tags.special_tokens})
-NAMES = sorted({name for tags in VOCABULARIES.values() for name in (*tags.names, tags.hint)})
+TAGS = sorted({token for tags in EVERY.values() for token in tags.special_tokens})
+NAMES = sorted({name for tags in EVERY.values() for name in (*tags.names, tags.hint)})
 FOREIGN = ("<|im_end|>", "<|im_start|>", "<|endoftext|>", "</s>", "<s>", "[INST]", "[/INST]", "<tool_call>", "[MASK]")
 """Special tokens of other models."""
 INJECTIONS = (

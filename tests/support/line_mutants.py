@@ -505,9 +505,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("name = self.config.memory(step)", "name = self.config.memory(0)"),
         ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
-    ("recipe/recipe.py", ("planning/test_steps.py",)): (
-        ("check_vocabulary(memory_policy(name), vocabulary", "(lambda *a, **k: 0)(memory_policy(name), vocabulary"),
-    ),
     ("training/sampling/group_sampling.py", RL): (
         (
             "missing -= Counter(task.objectives for task, group in pairs if has_variance(group))",

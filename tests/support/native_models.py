@@ -39,10 +39,9 @@ def check_exact(recipe: Path) -> dict[str, Any]:
 def check_episodes(folder: Path, tasks: Mapping[str, Any]) -> None:
     """The same for tasks in which the environment decides when an attempt is over."""
     recipe = {
-        "vocabulary": "paper-shop",
-        "chat": {},
+        "protocol": "tools",
         "model": {"path": str(model_folder(folder / "model", QWEN3_LIKE))},
-        "tasks": {"prompt": "tools-episode", **tasks},
+        "tasks": tasks,
         "budget": {"completion_extra": 40},
         "rl": {"curriculum": [{"steps": 1, "objectives": [1]}], "tasks_per_step": 1, "group_size": 2},
         "evaluation": {"objectives": [1], "tasks": 1},

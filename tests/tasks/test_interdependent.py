@@ -14,6 +14,7 @@ from corpora import SHARED_QA, needs_shared_qa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import MUSIQUE, TWOWIKI, write_lines
+from tag_sets import PAPER_NOTES, PAPER_NOTES_RECALL
 from worlds import CODEC, SAMPLING, rollout
 
 from mem1.engines.codec import Codec
@@ -22,7 +23,7 @@ from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.memory.recall import NOTHING
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, PAPER_NOTES, PAPER_NOTES_RECALL, RECALL, RELEASED, Tags
+from mem1.protocol import PAPER, RECALL, RELEASED, Tags
 from mem1.records import Ended, Question, Task, Trajectory
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.bridge_questions import LinkedQuestions

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tag_sets import PAPER_NOTES
 from worlds import rollout
 
 from mem1.engines.base import Sampling
@@ -18,7 +19,7 @@ from mem1.errors import UserError
 from mem1.evaluation.judge import answers
 from mem1.evaluation.metrics import contained
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER, PAPER_NOTES, Tags
+from mem1.protocol import PAPER, Tags
 from mem1.records import Question, Task, task_from_json, task_to_json
 from mem1.scoring import score_answers, split_answers
 from mem1.tasks.atlas import Expert

@@ -64,7 +64,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recipe]:
 
 @pytest.fixture(scope="module")
 def policy(config: Recipe) -> Policy:
-    return make_policy(config, PAPER)
+    return make_policy(config)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_two_searches_cost_what_they_do_by_hand_constant_and_appended(
 def test_demonstrations_on_real_text_are_learnt_from(config: Recipe, policy: Policy):
     assert config.sft is not None
     source = config.tasks.source("train", PAPER)
-    run = make_rollout(config, policy, source, PAPER)
+    run = make_rollout(config, policy, source)
     shown = demonstrate(config, run, source, PAPER)
     assert [len(t.turns) for t in shown] == [2, 2, 3, 3]
     sft = SftStage(policy, config.sft.model_copy(update={"tokens": 20_000}), lambda: shown, seed=0)
@@ -186,7 +186,7 @@ def test_demonstrations_on_real_text_are_learnt_from(config: Recipe, policy: Pol
 def test_a_step_of_reinforcement_learning_works_on_real_text(config: Recipe, policy: Policy):
     assert config.rl is not None
     source = config.tasks.source("train", PAPER)
-    stage = RlStage(policy, config.rl, make_rollout(config, policy, source, PAPER), source, seed=0)
+    stage = RlStage(policy, config.rl, make_rollout(config, policy, source), source, seed=0)
     groups = stage.sample(0)
     assert [g.trajectories[0].task.objectives for g in groups if g.trajectories[0].task] == [1, 2]
     # a random model earns nothing: say that the first attempt of each group was the better one

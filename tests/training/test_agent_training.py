@@ -34,8 +34,6 @@ hidden_size = 32
 layers = 2
 heads = 2
 feed_forward = 48
-[chat]
-calls = "tags"
 [agent]
 entry = "endpoint_agents:run"
 [budget]
@@ -94,7 +92,7 @@ def test_a_run_trains_validates_and_its_attempts_can_be_imitated(tmp_path: Path)
     (tmp_path / "answered.jsonl").write_text(json.dumps(answered) + "\n")
     sft = f'\n[sft]\nsteps = 1\ntokens = 1024\ntrajectories = "{tmp_path}/answered.jsonl"\n'
     imitating = recipe(tmp_path, f"model.path={run / 'policy'}", text=RECIPE.partition("[rl]")[0].replace(
-        RECIPE[RECIPE.index("[model.new]") : RECIPE.index("[chat]")], "") + sft)  # fmt: skip
+        RECIPE[RECIPE.index("[model.new]") : RECIPE.index("[agent]")], "") + sft)  # fmt: skip
     assert mem1.train(imitating, tmp_path / "imitated").complete
     assert rows(tmp_path / "imitated")[0]["loss"] > 0
 
@@ -113,8 +111,6 @@ def test_a_run_goes_on_whatever_its_agent_does(entry: str, tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (RECIPE.replace('[chat]\ncalls = "tags"\n', ""), "[agent] needs [chat]"),
-        ('memory = "full"\n' + RECIPE, "[agent] makes its own contexts: leave out memory, or give agent.memory"),
         (RECIPE.replace("[budget]", 'command = ["python"]\n[budget]'), "give either entry, a function of yours, or"),
         (RECIPE.replace("agents:run", "agents:nobody"), "endpoint_agents has no 'nobody'"),
         (RECIPE.replace("[budget]", "limit = 3\n[budget]"), "unknown key agent.limit"),

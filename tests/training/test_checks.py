@@ -107,11 +107,11 @@ objectives = [1]
     other.write_text(json.dumps({"id": "t", "text": "Which town is known for mills?", "answers": ["Bergen"]}) + "\n")
     config = load_toml(recipe, Recipe, [f"tasks.train_questions={other}"])
     with pytest.raises(UserError, match=f"{REFUSED} the shipped policy"):
-        make_stages(config, make_policy(config, PAPER))
+        make_stages(config, make_policy(config))
     checks = {check.name: check for check in dry_run(config, out=tmp_path / "run").checks}
     assert not checks["tasks"].ok and REFUSED in checks["tasks"].detail
     shipped = Recipe(tasks=SMALL, rl=config.rl, model=ModelConfig())
-    make_stages(shipped, make_policy(shipped, PAPER))
+    make_stages(shipped, make_policy(shipped))
 
 
 @pytest.fixture
@@ -130,14 +130,12 @@ def atlas(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_instructions_that_the_policy_has_not_learnt_are_told_from_questions_that_it_cannot_read(terminal, atlas):
-    """As the first command of the page on one's own questions, which gave "71 % unknown" and no key."""
-    said = " ".join(terminal.error("eval", *atlas, "--model", "shipped", "--objectives", "1", "--limit", "2").split())
+    asked = ("eval", *atlas, "--model", "shipped", "--objectives", "1", "--limit", "2")
+    said = " ".join(terminal.error(*asked, "tasks.prompt=mem1").split())
     assert "of the tokens of the prompt are unknown to the tokenizer of" in said and REFUSED not in said
     assert "not the language of the instructions around them. Set tasks.prompt=plain" in said
-    code, _, _ = terminal(
-        *("eval", *atlas, "--model", "shipped", "--objectives", "1", "--limit", "2", "tasks.prompt=plain"), "--json"
-    )
-    assert code == 0
+    for own in ((), ("tasks.prompt=plain",)):  # a policy of ours gets the prompt that it was trained with
+        assert terminal(*asked, *own, "--json")[0] == 0
 
 
 @pytest.mark.parametrize(("style", "unknown"), [("titled", True), ("bare", False)])
@@ -161,7 +159,7 @@ def test_results_that_the_policy_cannot_read_are_said_by_a_dry_run_and_by_the_ru
     assert check.ok, "less than a fifth"
     assert bool(re.match(said, check.detail)) is unknown and ("tasks.style=bare" in check.detail) is unknown
     caplog.set_level(logging.WARNING)
-    make_stages(config, make_policy(config, PAPER))
+    make_stages(config, make_policy(config))
     assert len(re.findall(said, caplog.text)) == unknown, "once"
 
 

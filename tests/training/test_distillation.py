@@ -17,6 +17,7 @@ from samples import write_lines
 from mem1.configuration import load_toml
 from mem1.engines.codec import Codec
 from mem1.policy.policy import load_policy
+from mem1.policy.protocol import ResolvedProtocol
 from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
@@ -79,11 +80,12 @@ def test_the_commands_of_the_page_train_a_model_with_another_tokenizer_on_what_a
     policy = load_policy(folder / "runs" / "small" / "policy")
     sft = load_toml(folder / "recipe.toml", Recipe).sft
     assert sft is not None
-    for attempt in read_recorded(sft, policy.dialogue(None, PAPER)).trajectories:
+    for attempt in read_recorded(sft, policy.dialogue(ResolvedProtocol(tags=PAPER))).trajectories:
         assert policy.codec.encode_untrusted(attempt.turns[-1].text, PAPER) == attempt.turns[-1].completion_ids
     tiny = ("budget.completion_extra=2", "budget.completion_per_objective=1", "--limit", "1", "--out", "runs/compared")
     call(*shlex.split(compare), *tiny)
     assert recorded[2][0].task is not None
     instructions = recorded[2][0].task.prompt.split("Name the")[0]
     (attempt,) = read_trajectories(next(folder.glob("runs/compared/*-2.jsonl")))
-    assert len(instructions) > 500 and policy.codec.decode(attempt.turns[0].context_ids).startswith(instructions)
+    compared = policy.codec.decode(attempt.turns[0].context_ids)
+    assert len(instructions) > 500 and compared.startswith(f"<|im_start|>user\n{instructions}")

@@ -30,7 +30,6 @@ from mem1.configuration import load_toml, to_toml
 from mem1.durable import read_manifest
 from mem1.errors import UserError
 from mem1.policy.policy import make_policy
-from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import ModelConfig
 from mem1.recipe.recipe import Recipe
@@ -100,7 +99,7 @@ def test_a_run_goes_on_with_one_rank_and_with_two_again_as_if_it_had_two_all_the
         sampled = ("reward", "endings", "answer_tokens", "groups_with_variance")
         assert {name: row[name] for name in sampled} == {name: other[name] for name in sampled}
         assert row["loss"] == pytest.approx(other["loss"], abs=1e-5)
-    before = {name: tensor.detach() for name, tensor in named_tensors(make_policy(made, PAPER).model).items()}
+    before = {name: tensor.detach() for name, tensor in named_tensors(make_policy(made).model).items()}
     one, other = trained(tmp_path / "changing"), trained(tmp_path / "two")
     moved = sum(float((other[name] - before[name]).norm()) for name in other)
     apart = sum(float((one[name] - other[name]).norm()) for name in other)

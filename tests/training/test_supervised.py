@@ -28,6 +28,7 @@ from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.policy.policy import Policy, load_policy, make_policy
+from mem1.policy.protocol import ResolvedProtocol
 from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Lora, ModelConfig, TinyModel
@@ -142,7 +143,7 @@ class TestTokens:
         assert STAND_IN.decode(framed.trajectories[0].turns[1].context_ids).startswith("user: You will answer")
         assert (framed.encoded_anew, framed.reframed) == (2, 0)
         write_lines(path, line(1, answered("Mira Toll; Bergen")))  # its answer would be right in other tags too
-        with pytest.raises(UserError, match="attempt 1, turn 1 is written in the vocabulary 'released', but the"):
+        with pytest.raises(UserError, match="attempt 1, turn 1 is written in the tags 'released', but the"):
             read(path, STAND_IN, reader=RELEASED_FILES)
 
     def test_the_reader_of_the_page_is_one_of_your_own(self, tmp_path, monkeypatch):
@@ -198,7 +199,7 @@ class TestLeftOut:
                 {},
                 RELEASED,
                 {},
-                "attempt 1, turn 1 is written in the vocabulary 'paper', but the recipe's is 'released'",
+                "attempt 1, turn 1 is written in the tags 'paper', but the recipe's are 'released'",
             ),
             ({}, PAPER, {"min_reward": 9}, r"attempts.jsonl has no attempt to train: 2 with a reward below 9; change"),
             (
@@ -313,7 +314,7 @@ class TestRuns:
         assert len(losses) == 5 and losses[3] < losses[0]
         assert run(config, out, resume=True).complete and run(config, tmp_path / "unbroken").complete
         one, other = (load_file(folder / "policy" / "model.safetensors") for folder in (out, tmp_path / "unbroken"))
-        start = dict(make_policy(config, PAPER).model.named_parameters())
+        start = dict(make_policy(config).model.named_parameters())
         assert all(torch.equal(one[name], other[name]) for name in start.keys() & one.keys())
         moved = {name for name in start.keys() & one.keys() if not torch.equal(start[name], one[name])}
         assert moved and all("_proj" in name for name in moved)
@@ -329,9 +330,9 @@ class TestRuns:
         assert (len(files), len(kept)) == (2, 16) and 0 < len(good) < 16
         sft = {"trajectories": str(tmp_path / "runs/*/trajectories/*.jsonl"), "min_reward": 1, "steps": 1}
         config = Recipe(tasks=SMALL, sft=Sft.model_validate({**sft, "tokens": 100_000}), writers=())
-        policy = make_policy(config, PAPER)
+        policy = make_policy(config)
         assert config.sft is not None
-        found = read_recorded(config.sft, policy.dialogue(None, PAPER))
+        found = read_recorded(config.sft, policy.dialogue(ResolvedProtocol(tags=PAPER)))
         assert list(found.trajectories) == good and (found.encoded_anew, found.reframed) == (0, 0)
         # one step on all of them: the mean over what was sampled, each attempt by itself
         assert run(config, tmp_path / "sft").complete
@@ -396,7 +397,7 @@ def test_a_single_pattern_and_the_rates_of_each_optimiser():
 
 @pytest.mark.parametrize("make", [adamw, lambda model, rate, decay: muon(model, rate, rate, decay)])
 def test_weight_decay_shrinks_matrices_alone(make: Any):
-    policy: Policy = make_policy(Recipe(model=TINY, tasks=SMALL), PAPER)
+    policy: Policy = make_policy(Recipe(model=TINY, tasks=SMALL))
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     for p in policy.model.parameters():
         p.grad = torch.zeros_like(p)

@@ -35,7 +35,7 @@ from mem1.errors import UserError
 from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
 from mem1.interrupts import Interrupted
 from mem1.policy.policy import Policy, load_policy, make_policy
-from mem1.protocol import PAPER, vocabulary
+from mem1.protocol import ACT, PAPER, extended
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Lora, ModelConfig, TinyModel
 from mem1.recipe.recipe import Kept, Recipe
@@ -299,7 +299,7 @@ def test_attempts_of_each_step_are_kept_and_reported_while_the_run_goes_on(
 def test_validation_attempts_development_tasks_alone(config: Recipe, demonstrated: Policy):
     assert config.rl is not None
     source = config.tasks.source("train", PAPER)
-    rollout = make_rollout(config, demonstrated, source, PAPER)
+    rollout = make_rollout(config, demonstrated, source)
     validation = Validation.of(config, rollout, PAPER, demonstrated.codec)
     assert validation is not None and {t.questions[0].text for t in validation.tasks} == {
         question.text for question in yes_or_no("oak")
@@ -326,7 +326,7 @@ def test_development_questions_are_others_than_those_of_training_and_of_the_eval
 
 @pytest.mark.parametrize("tasks", [AtlasTasks(entities=60, worlds=1), WebShopTasks(products=150)])
 def test_development_tasks_of_invented_domains_are_in_neither_half(tasks: TasksConfig):
-    tags = vocabulary("paper-shop")
+    tags = extended(PAPER, ACT)
     development = tasks.development()
     parts: list[tuple[TasksConfig, Split]] = [(tasks, "train"), (tasks, "evaluation"), (development, "evaluation")]
     drawn = [
@@ -440,9 +440,9 @@ def test_demonstrations_that_the_budget_cuts_are_refused(config: Recipe, tmp_pat
 def demonstrated(config: Recipe) -> Policy:
     """A policy that has seen demonstrations."""
     assert config.sft is not None
-    policy = make_policy(config, PAPER)
+    policy = make_policy(config)
     source = config.tasks.source("train", PAPER)
-    rollout = make_rollout(config, policy, source, PAPER)
+    rollout = make_rollout(config, policy, source)
     sft = SftStage(policy, config.sft, lambda: demonstrate(config, rollout, source, PAPER), seed=0)
     for index in range(SFT_STEPS):
         sft.step(index)
@@ -454,7 +454,7 @@ def stage(config: Recipe, demonstrated: Policy, **changes: Any) -> RlStage:
     assert config.rl is not None
     policy = replace(demonstrated, model=copy.deepcopy(demonstrated.model))
     source = config.tasks.source("train", PAPER)
-    rollout = make_rollout(config, policy, source, PAPER)
+    rollout = make_rollout(config, policy, source)
     return RlStage(policy, config.rl.model_copy(update=changes), rollout, source, seed=0)
 
 
@@ -475,12 +475,12 @@ def test_packs_and_workers_do_not_change_a_supervised_step(config: Recipe):
     rate = config.sft.rates[1]
     config = config.model_copy(update={"sft": config.sft.model_copy(update={"tasks": 40})})
     source = config.tasks.source("train", PAPER)
-    shown = demonstrate(config, make_rollout(config, make_policy(config, PAPER), source, PAPER), source, PAPER)
+    shown = demonstrate(config, make_rollout(config, make_policy(config), source), source, PAPER)
 
     # in float64: what Muon and AdamW normalise is moved by rounding alone
     def after(pack_tokens: int, workers: int) -> tuple[dict[str, Any], torch.Tensor]:
         assert config.sft is not None
-        policy = in_float64(make_policy(config, PAPER))
+        policy = in_float64(make_policy(config))
         sft = config.sft.model_copy(update={"tokens": 512, "pack_tokens": pack_tokens})
         learner = SftStage(policy, sft, lambda: shown, seed=0, workers=workers)
         row = dict(learner.step(0))
@@ -515,7 +515,7 @@ def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_contex
         }
     )
     source = SMALL.source("train", PAPER)
-    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
+    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas), source), source, PAPER)
     assert [t.task.objectives for t in shown if t.task] == [1] * 5 + [2] * 5
     assert {(t.context, t.ended, sum(t.per_objective("em")) / len(t.per_objective("em"))) for t in shown} == {
         ("full", Ended.ANSWERED, 1.0)
@@ -527,7 +527,7 @@ def test_demonstrations_that_are_cut_short_show_the_forced_answer(config: Recipe
     update = {"tasks": SMALL, "sft": sft, "model": ModelConfig(new=TinyModel(hidden_size=32, layers=2))}
     atlas = config.model_copy(update=update)
     source = SMALL.source("train", PAPER)
-    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas, PAPER), source, PAPER), source, PAPER)
+    shown = demonstrate(atlas, make_rollout(atlas, make_policy(atlas), source), source, PAPER)
     forced = [t for t in shown if t.turns[-1].prefilled]
     assert {t.ended for t in shown} == {Ended.ANSWERED}
     assert 2 <= len(forced) <= 8

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from builders import trajectory
+from tag_sets import PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -26,7 +27,7 @@ from mem1.memory import memory_policy
 from mem1.packing import TokenTree, pack, visible
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import atlas_tokenizer, bpe_tokenizer
-from mem1.protocol import PAPER, PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY, RELEASED, SUMMARY, Tags
+from mem1.protocol import PAPER, RELEASED, SUMMARY, Tags
 from mem1.recipe.model import TinyModel
 from mem1.records import Ended, Group, Trajectory
 from mem1.rollout import Budget, Rollout

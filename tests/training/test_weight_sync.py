@@ -597,7 +597,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
     attempts: list[Trajectory] = []
     try:
         with WeightSync(rollouts, policy.codec, PAPER.stop_strings) as sync:
-            run = make_rollout(config, policy, source, PAPER, engine=sync.engine)
+            run = make_rollout(config, policy, source, engine=sync.engine)
 
             def one_batch(seed: int, progress: Callable[[int, int], None] | None = None) -> None:
                 nonlocal attempts

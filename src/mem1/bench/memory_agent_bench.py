@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -193,6 +193,7 @@ def answers_of(answer: str, objectives: int) -> list[str]:
 class MemoryAgentBenchTasks(TasksConfig):
     """Texts of MemoryAgentBench with their questions, for evaluation."""
 
+    prompts: ClassVar[tuple[str, str, str]] = ("bench-reading", "bench-reading", "bench-reading-tools")
     kind: str = "memory-agent-bench"
     file: str
     """One split of the data set, Parquet or JSONL."""
@@ -200,8 +201,8 @@ class MemoryAgentBenchTasks(TasksConfig):
     """Beginning of the name of the sources to use, such as factconsolidation_sh_6k; None: all that can be scored."""
     part_words: int = Field(default=2000, ge=2)
     """Words of a part. The original's parts have 4,096 tokens."""
-    prompt: PromptChoice = "bench-reading"
-    """bench-reading: instructions in tags; bench-reading-tools: for a model that calls tools."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """Raises UserError for the training half: these are test data."""
@@ -256,7 +257,7 @@ class _Texts(TaskSource):
         return Task(
             id=f"{text.name}-q{'+'.join(question.id.rpartition('-')[2] for question in questions)}",
             questions=questions,
-            prompt=fill(self.config.prompt, about, self.tags),
+            prompt=fill(self.config.own_prompt(self.tags), about, self.tags),
             turn_limit=len(text.parts) + 2,
             corpus=text.name,
         )

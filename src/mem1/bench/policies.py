@@ -4,7 +4,7 @@
     player = script_player("200", state=200)    the scripted solver, whose states keep their first 200 tokens
 
 The memory is a memory: full, constant, masked, summary(n), fold(k), window(k), none and others. A policy that
-knows no tags scores 0, and its ending says why.
+knows no tags scores 0, and its ending says why; a model with a chat template gets its prompts in it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mem1.errors import UserError
 from mem1.evaluation.report.token_attribution import Decode
 from mem1.evaluation.report.viewer_data import told_of
 from mem1.evaluation.tokens import attempt_cost, cached_by_turn, peak_tokens
-from mem1.memory import MemoryPolicy, memory_policy
+from mem1.memory import memory_policy
 from mem1.model_folder import asset
 from mem1.prices import PriceClass
-from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
+from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, extended
 from mem1.records import Task, Trajectory
 from mem1.rollout import Budget, Rollout
 
@@ -71,7 +71,7 @@ class TagPlayer:
         context = memory_policy(memory)
         if self.state is not None and not remembers(drawn):  # its solver cannot forget by itself
             context = memory_policy(f"capped({self.state})" if self.state else "none")
-        tags = _fitting(drawn.tags, context)
+        tags = extended(drawn.tags, *context.asks)
         rollout = Rollout(
             engine=self.engine(drawn, tasks),
             dialogue=self.dialogue(tags),
@@ -108,7 +108,9 @@ def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None 
     """A policy folder, a shipped policy, or `RANDOM`. Loads torch. Raises UserError where it cannot be loaded."""
     from mem1.engines.device import Machine, choose
     from mem1.engines.workers import local_engine
+    from mem1.policy.folders import policy_folder
     from mem1.policy.policy import Policy, load_policy
+    from mem1.policy.protocol import Known
     from mem1.policy.tiny_model import new_model
     from mem1.recipe.model import TinyModel
 
@@ -118,14 +120,15 @@ def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None 
         model = new_model(TinyModel(max_positions=65_536), vocab_size=codec.vocab_size, seed=0)
         policy = Policy(model.to(at.at), codec)  # type: ignore[arg-type]  # transformers' own signature takes less
     else:
-        policy = load_policy(path, device=at, dtype="auto")
+        known = Known.at(policy_folder(path))
+        policy = load_policy(path, chat_template=known.general and bool(known.template), device=at, dtype="auto")
     positions = policy.model.config.max_position_embeddings
     engines: dict[str, Engine] = {}
 
     def engine(drawn: Drawn, tasks: Sequence[Task]) -> Engine:
         del tasks
         if drawn.tags.name not in engines:
-            stops = policy.dialogue(None, _with_summary(drawn.tags)).stop_strings
+            stops = extended(drawn.tags, SUMMARY).stop_strings
             engines[drawn.tags.name] = local_engine(policy.model, policy.codec, stops, workers=1)
         return engines[drawn.tags.name]
 
@@ -133,7 +136,7 @@ def policy_player(path: str, *, device: str = "auto", prices: PriceClass | None 
         path if path == RANDOM else Path(path).name,
         {"kind": "policy", "policy": policy.fingerprint()},
         engine,
-        lambda tags: policy.dialogue(None, tags),
+        lambda tags: TagDialogue(policy.codec, tags, policy.chat_template),
         Budget(context=positions),
         prices=prices,
     )
@@ -146,28 +149,13 @@ def script_player(name: str, *, state: int | None, prices: PriceClass | None = N
         name,
         {"kind": "script", "state": state, "speaks": "tags"},
         lambda drawn, tasks: ScriptedEngine(
-            codec, script_of(replace(drawn, tags=_with_summary(drawn.tags)), tasks, state)
+            codec, script_of(replace(drawn, tags=extended(drawn.tags, SUMMARY)), tasks, state)
         ),
         lambda tags: TagDialogue(codec, tags),
         _SCRIPTED,
         prices=prices,
         state=state,
     )
-
-
-def _fitting(tags: Tags, context: MemoryPolicy) -> Tags:
-    """The vocabulary with what the memory needs."""
-    if NOTE in context.asks and tags.note is None:
-        tags = replace(tags, name=f"{tags.name}-{NOTE}", note=NOTE)
-    return _with_summary(tags) if SUMMARY in context.asks else tags
-
-
-def _with_summary(tags: Tags) -> Tags:
-    """The vocabulary with the action that a memory may ask for."""
-    if SUMMARY in tags.action_tags:
-        return tags
-    *others, last = tags.actions
-    return replace(tags, name=f"{tags.name}-{SUMMARY}", actions=(*others, (SUMMARY, SUMMARY), last))
 
 
 def _stand_in() -> Codec:

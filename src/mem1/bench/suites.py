@@ -19,7 +19,7 @@ from mem1.configuration.model import LARGEST_SEED
 from mem1.envs.base import Environment, TaskSource
 from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError, suggestion
-from mem1.protocol import PAPER, PAPER_SHOP, Tags
+from mem1.protocol import ACT, PAPER, Tags, extended
 from mem1.records import Task
 from mem1.registry import load, register
 
@@ -118,7 +118,7 @@ class Drawing:
         """The tasks of a cell. Raises UserError as its configuration does."""
         with self._lock:
             if cell not in self._drawn:
-                tags = PAPER_SHOP if cell.family == "errand" else PAPER
+                tags = extended(PAPER, ACT) if cell.family == "errand" else PAPER
                 config = self._suite.config(cell, self._seed, self._native)
                 key = config.model_dump_json()
                 config, source = self._sources.setdefault(key, (config, config.source("evaluation", tags)))

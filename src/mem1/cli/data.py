@@ -78,11 +78,12 @@ def _half(split: str) -> Split:
 def _write_tasks(recipe: Recipe, half: Split, out: Path, passages: Path | None, *, verl: bool, as_json: bool) -> None:
     from mem1.cli.progress import stderr
     from mem1.extras.verl import settings
-    from mem1.protocol import vocabulary
+    from mem1.policy.protocol import resolve
     from mem1.tasks.datasets import write_passages, write_tasks
 
     asked = recipe.evaluation
-    source = recipe.tasks.source(half, vocabulary(recipe.vocabulary))
+    speaks = resolve(recipe)
+    source = speaks.tasks.source(half, speaks.tags)
     by_size = [source.tasks(objectives=size, count=asked.tasks, seed=asked.seed) for size in asked.objectives]
     tasks = [task for task in chain.from_iterable(zip_longest(*by_size)) if task is not None]
     found = recipe.tasks.given_passages() if passages is not None else ()

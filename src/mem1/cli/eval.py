@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mem1.evaluation.agents import Agent
     from mem1.evaluation.metrics import Row
     from mem1.policy.policy import Policy
-    from mem1.protocol import Tags
     from mem1.recipe.recipe import Recipe
     from mem1.records import Trajectory
 
@@ -50,27 +49,28 @@ def command(
     from mem1.evaluation.judge import Judge, JudgeServer, Verdicts, judge_rows
     from mem1.evaluation.store import write_made_by
     from mem1.lock import alone_in
-    from mem1.protocol import vocabulary
+    from mem1.policy.protocol import resolve
 
     recipe = with_sizes(chosen, chosen.load())
-    tags = vocabulary(recipe.vocabulary)
+    speaks = resolve(recipe)
+    recipe = speaks.applied(recipe)
     judge = None
     if recipe.judge is not None:
         server = JudgeServer(base_url=recipe.judge.url, model=recipe.judge.model)
         judge = Judge(server, verdicts=Verdicts(out and out / "verdicts.jsonl", model=server.model))
-    source = recipe.tasks.source("evaluation", tags)
+    source = recipe.tasks.source("evaluation", speaks.tags)
     work_begins()
-    agent = open_agent(recipe, tags, machine(invocation))
+    agent = open_agent(recipe, machine(invocation))
     asked = recipe.evaluation
     sample = source.tasks(objectives=min(asked.objectives), count=min(SAMPLE, asked.tasks), seed=asked.seed)
-    check_words(agent.codec, sample, tags, whose=agent.name, results=recipe.tasks.results)
-    for note in agent.notes:
+    check_words(agent.codec, sample, speaks.tags, whose=agent.name, results=recipe.tasks.results)
+    for note in (f"protocol: {speaks}", *agent.notes):
         stderr().print(note, markup=False)
-    rows, trajectories = evaluate_agent(recipe, agent, source, tags, folder=out)
+    rows, trajectories = evaluate_agent(recipe, agent, source, folder=out)
     if out is not None:
         computed = [] if agent.computed is None else [agent.computed.record()]
         with alone_in(out):
-            write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed)
+            write_made_by(out, agent.name, recipe, command=sys.argv, computed=computed, protocol=speaks.record())
     if judge is not None:
         with bars(stderr()) as progress:
             rows = judge_rows(rows, trajectories, judge, folder=out, on_progress=JudgeBar(progress))
@@ -107,7 +107,7 @@ def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
 
 
 def evaluate_agent(
-    recipe: Recipe, agent: Agent, source: TaskSource, tags: Tags, *, folder: Path | None, overwrite: bool = False
+    recipe: Recipe, agent: Agent, source: TaskSource, *, folder: Path | None, overwrite: bool = False
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """`Agent.evaluate` with its progress on stderr."""
     with bars(stderr()) as progress:
@@ -124,13 +124,11 @@ def evaluate_agent(
 
 def evaluate_policy(recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path) -> list[Row]:
     """Rows of a policy before or after its training."""
-    from mem1.protocol import vocabulary
     from mem1.training.sampling.served import trained_agent
 
-    tags = vocabulary(recipe.vocabulary)
-    with trained_agent(recipe, policy, tags, device, name=name) as agent:
-        source = recipe.tasks.source("evaluation", tags)
-        return evaluate_agent(recipe, agent, source, tags, folder=folder, overwrite=True)[0]
+    with trained_agent(recipe, policy, device, name=name) as agent:
+        source = agent.speaks.tasks.source("evaluation", agent.speaks.tags)
+        return evaluate_agent(recipe, agent, source, folder=folder, overwrite=True)[0]
 
 
 def show(rows: Sequence[Row], *, as_json: bool, computed: Computed | None = None) -> None:

@@ -140,21 +140,23 @@ def command(
     from mem1.engines.codec import check_words
     from mem1.engines.out_of_memory import ANSWERING, memory_named
     from mem1.evaluation.agents import open_agent
-    from mem1.protocol import vocabulary
+    from mem1.policy.protocol import resolve
 
     with tempfile.TemporaryDirectory() as folder:
         chosen = chosen if question else _with_a_demonstration(chosen)
         recipe = _recipe(chosen, question or [], Path(folder) / "questions.jsonl")
-        tags = vocabulary(recipe.vocabulary)
+        speaks = resolve(recipe)
+        recipe, tags = speaks.applied(recipe), speaks.tags
         source = recipe.tasks.source("evaluation", tags)
         work_begins()
         size = len(question) if question else _size(chosen, recipe.evaluation.objectives)
         (task,) = source.tasks(objectives=size, count=1, seed=recipe.evaluation.seed)
-    agent = open_agent(recipe, tags, machine(invocation))
+    agent = open_agent(recipe, machine(invocation))
     check_words(agent.codec, [task], tags, whose=agent.name, results=recipe.tasks.results)
     console = stderr() if as_json else Console(highlight=False)
     rollout = agent.rollout(recipe, source, on_turn=LiveView(tags, console))
-    for note in (f"policy: {recipe.model.name}", *agent.notes) if recipe.engine.kind == "local" else agent.notes:
+    policy = (f"policy: {recipe.model.name}",) if recipe.engine.kind == "local" else ()
+    for note in (*policy, f"protocol: {speaks}", *agent.notes):
         console.print(note, style="dim", markup=False)
     _introduce(task, console)
     sampling = Sampling(temperature=recipe.evaluation.temperature, seed=recipe.evaluation.seed)
@@ -191,10 +193,8 @@ def _size(chosen: Chosen, evaluated: Sequence[int]) -> int:
 
 def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
     """The recipe; one's own questions become a task in `file`."""
-    general = chosen.sets("engine.urls") or chosen.sets("model.path")
     if not questions:
-        prompt = "mem1" if chosen.sets("engine.urls") else "plain"
-        return chosen.load({"tasks.worlds": "1", "tasks.prompt": prompt, "evaluation.objectives": "[2]"})
+        return chosen.load({"tasks.worlds": "1", "evaluation.objectives": "[2]"})
     if not all(text.strip() for text in questions):
         raise UserError("a --question is empty; write it out")
     for key in ("tasks.questions", "evaluation.objectives"):
@@ -208,8 +208,6 @@ def _recipe(chosen: Chosen, questions: list[str], file: Path) -> Recipe:
     asked = [{"id": f"q{i}", "question": text, "answers": [_NOT_KNOWN]} for i, text in enumerate(questions, start=1)]
     file.write_text(json.dumps({"id": "run", "questions": asked}) + "\n", encoding="utf-8")
     given = [f"tasks.questions={json.dumps(str(file))}", "tasks.composition=file"]
-    if chosen.recipe is None and not general and not chosen.sets("tasks.prompt"):
-        given.append("tasks.prompt=plain")  # the shipped policy knows no instructions
     return replace(chosen, settings=(*chosen.settings, *given)).load()
 
 

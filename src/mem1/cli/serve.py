@@ -57,8 +57,8 @@ def policy(
 ) -> None:
     """Serve completions and chat completions by OpenAI's protocol, with token ids and log-probs.
 
-    New weights can be loaded while it serves (docs/model-servers.md). Chat messages are written as the recipe of the
-    policy's run says, else by its chat template or in its own tags.
+    New weights can be loaded while it serves (docs/model-servers.md). Chat messages are written as the policy was
+    trained to, else by its chat template or in its own tags.
     """
     from mem1.cli.progress import stderr
     from mem1.engines.config import STAND_IN

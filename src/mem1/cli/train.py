@@ -77,6 +77,7 @@ def command(
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.engines.device import Machine
+    from mem1.policy.protocol import resolve
     from mem1.training.ranks.placement import Placement, joined_for
     from mem1.training.train import train
 
@@ -94,7 +95,7 @@ def command(
             say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
         console.print(f"Training {path.stem}; everything is written to {folder}", soft_wrap=True)
         computed = Placement.of(config, ranks).computed
-        for note in (str(computed), *ranks.device.few_workers(config.workers)):
+        for note in (str(computed), f"protocol: {resolve(config)}", *ranks.device.few_workers(config.workers)):
             console.print(note, markup=False, soft_wrap=True)
         with bars(console) as progress:
             finished = train(
@@ -210,8 +211,8 @@ def export(
 
 
 MEMORY = "notebook(4)"
-"""The memory of `QUICKSTART`: `mem1 quickstart` without `--context`."""
-WITHOUT_NOTES = ("vocabulary=paper-summary", "model.path=shipped-memories")
+"""The memory of `QUICKSTART`: `mem1 quickstart` without `--memory`."""
+WITHOUT_NOTES = ("model.path=shipped-memories",)
 """What `mem1 quickstart` changes in its recipe for a memory without notes."""
 
 
@@ -254,6 +255,7 @@ def quickstart(
     from mem1.engines.device import Machine
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
+    from mem1.policy.protocol import resolve
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
@@ -261,7 +263,7 @@ def quickstart(
     console.print(f"mem1 quickstart, seed {seed}, memory {memory}; everything is written to {folder}", soft_wrap=True)
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
-    for note in (str(computed), *ranks.device.few_workers(config.workers)):
+    for note in (str(computed), f"protocol: {resolve(config)}", *ranks.device.few_workers(config.workers)):
         console.print(note, markup=False, soft_wrap=True)
     warn_of_little_memory(config, machine(invocation) or Machine.here())
     with alone_in(folder):

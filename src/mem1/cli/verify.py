@@ -45,12 +45,13 @@ def command(
     rl.temperature; a recipe without RL uses evaluation.temperature if above 0, else 1.
     """
     from mem1.errors import UserError
-    from mem1.protocol import vocabulary
+    from mem1.policy.protocol import resolve
 
     recipe = chosen.load({"tasks.worlds": "1", "evaluation.objectives": "[2]"})
     if recipe.engine.kind != "local":
         raise UserError("mem1 verify computes gradients, so the model runs in this process; leave out [engine]")
-    tags = vocabulary(recipe.vocabulary)
+    speaks = resolve(recipe)
+    recipe, tags = speaks.applied(recipe), speaks.tags
     work_begins()
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
@@ -63,7 +64,7 @@ def command(
     source = recipe.tasks.source("evaluation", tags)
     device = chosen_device(invocation, recipe.model.device, training=True)
     backend = choose_attention(recipe.model.attention, device.at, gradients=False)
-    policy = make_policy(recipe, tags)
+    policy = make_policy(recipe)
     with memory_named("loading the policy", ANSWERING):
         policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     computed = replace(policy.computed(device), attention=backend)
@@ -111,14 +112,12 @@ def _sample(
 ) -> tuple[list[Trajectory], bool]:
     """Attempts, and whether they had to be steered because no attempt reached a second turn by itself."""
     from mem1.engines.local import LocalEngine
-    from mem1.protocol import vocabulary
+    from mem1.policy.protocol import resolve
     from mem1.training.train import make_rollout
     from mem1.training.verify import Forced
 
-    tags = vocabulary(recipe.vocabulary)
-    dialogue = policy.dialogue(recipe.chat, tags)
-    engine = LocalEngine(policy.model, policy.codec, dialogue.stop_strings)
-    rollout = make_rollout(recipe, policy, source, tags, engine=engine)
+    engine = LocalEngine(policy.model, policy.codec, policy.dialogue(resolve(recipe)).stop_strings)
+    rollout = make_rollout(recipe, policy, source, engine=engine)
     own = rollout(tasks, sampling=sampling)
     if recipe.agent is not None or any(len(t.turns) > 1 for t in own):
         return own, False  # what an agent makes of a steered message is not known

@@ -2,7 +2,6 @@
 
 from mem1.dialogue.base import Dialogue, Shown, turn_of
 from mem1.dialogue.native import NativeDialogue, offered
-from mem1.dialogue.opened import open_dialogue
 from mem1.dialogue.tagged import TagDialogue
 
-__all__ = ["Dialogue", "NativeDialogue", "Shown", "TagDialogue", "offered", "open_dialogue", "turn_of"]
+__all__ = ["Dialogue", "NativeDialogue", "Shown", "TagDialogue", "offered", "turn_of"]

@@ -63,7 +63,7 @@ class Dialogue(Protocol):
 
     @property
     def tags(self) -> Tags:
-        """The vocabulary: kinds of actions, and words of hints."""
+        """Kinds of actions, and words of hints."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class Dialogue(Protocol):
 
     @property
     def framed(self) -> str:
-        """The key of a recipe that makes the contexts hold a chat template; empty: they hold none."""
+        """The protocol that makes the contexts hold a chat template; empty: they hold none."""
         ...
 
     @property
@@ -96,7 +96,7 @@ class Dialogue(Protocol):
         ...
 
     def offering(self, tools: Sequence[Mapping[str, Any]]) -> Dialogue:
-        """The same with these tools of an environment besides the actions of the vocabulary, as JSON schemas."""
+        """The same with these tools of an environment besides the actions of the tags, as JSON schemas."""
         ...
 
     def prompt(self, task: Task) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class NativeDialogue:
     own_tools: tuple[Mapping[str, Any], ...] = ()
     """Tools of the environment; one of them replaces the action of its name."""
     chat_template = ChatTemplate()
-    framed = "[chat]"
+    framed = "tools"
     forces_answers = False
 
     @property
@@ -146,7 +146,7 @@ class NativeDialogue:
 
 
 def offered(tags: Tags, own_tools: Sequence[Mapping[str, Any]] = ()) -> tuple[Mapping[str, Any], ...]:
-    """Schemas of all tools: of the environment, and of the actions of the vocabulary."""
+    """Schemas of all tools: of the environment, and of the actions of the tags."""
     own = {tool["function"]["name"] for tool in own_tools}
     kinds = [kind for kind in tags.action_tags if kind not in (ANSWER, SUMMARY) and kind not in own]
     return (*own_tools, *map(_tool, kinds))

@@ -33,7 +33,7 @@ class TagDialogue:
 
     @property
     def framed(self) -> str:
-        return "" if self.chat_template == ChatTemplate() else "model.chat_template"
+        return "" if self.chat_template == ChatTemplate() else "framed"
 
     def general(self, task: Task) -> bool:
         # no question can hold a tag, so one in the prompt is part of instructions

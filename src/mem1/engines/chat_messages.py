@@ -94,13 +94,13 @@ class ChatMessages:
 
     @classmethod
     def in_tags(cls, codec: Codec, tags: Tags) -> ChatMessages:
-        """For a policy that speaks a vocabulary of mem1 and has no template: its actions are calls of tools."""
+        """For a policy that speaks in tags and has no template: its actions are calls of tools."""
 
         def write(messages: list[dict[str, Any]], tools: list[dict[str, Any]], prompt: bool) -> str:
             del tools, prompt  # the prompt names the actions
             return "".join(_in_tags(message, tags) for message in messages)
 
-        return cls(codec=codec, write=write, calls=TagCalls(tags), where=f"the vocabulary {tags.name}", name="messages")
+        return cls(codec=codec, write=write, calls=TagCalls(tags), where=f"the tags {tags.name}", name="messages")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

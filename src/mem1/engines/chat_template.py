@@ -81,6 +81,22 @@ class ChatTemplate:
         return cls(codec.with_bos(codec.encode(before)), codec.encode(after))
 
 
+def template_text(folder: Path) -> str:
+    """The chat template in a model's folder, as text; empty: it has none. Nothing is run."""
+    try:
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        pass
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        try:
+            found = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template") or ""
+        except (OSError, ValueError, AttributeError):
+            continue
+        if found:  # several have names
+            return found if isinstance(found, str) else json.dumps(found)
+    return ""
+
+
 def template_tokenizer(folder: Path) -> Any:
     """The transformers tokenizer of a model's folder, which has the template. Raises UserError as `load` does."""
     from transformers import AutoTokenizer

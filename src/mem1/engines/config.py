@@ -53,7 +53,7 @@ class Speaks(Protocol):
 
     @property
     def framed(self) -> str:
-        """The key of a recipe that makes the contexts hold a chat template; empty: they hold none."""
+        """The protocol that makes the contexts hold a chat template; empty: they hold none."""
         ...
 
 
@@ -109,8 +109,8 @@ class ServedModel(ModelServer, EngineConfig):
         engine = OpenAIEngine.open(self, speaks.codec, speaks.stop_strings, own_tokenizer=own)
         if speaks.framed and engine.dialect.own_template:
             raise UserError(
-                f"{speaks.framed} is for engine.endpoint=completions: at /chat/completions the server applies its own "
-                "template"
+                f"protocol = {speaks.framed} is for engine.endpoint=completions: at /chat/completions the server "
+                "applies its own template; set protocol=tags"
             )
         return engine
 

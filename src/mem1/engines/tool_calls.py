@@ -3,8 +3,8 @@ r"""Formats in which models write tool calls, read from a completion: an open li
     <think>hm</think> Oslo first. <tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>
     ->  Said(thought="hm", text="Oslo first.", calls=(Asked("search", {"query": "Oslo"}),), ...)
 
-    hermes    Qwen2.5, Qwen3 and other models: JSON in <tool_call>, thoughts in <think>
-    tags      a vocabulary of mem1, whose actions are the calls: TagCalls(PAPER)
+    tools     hermes: JSON in <tool_call>, thoughts in <think>, as Qwen2.5, Qwen3 and other models write them
+    tags      tags of mem1, whose actions are the calls: TagCalls(PAPER)
 
 A call that cannot be run is read as well, with the reason: the model gets it as the call's result and may try again.
 """
@@ -160,7 +160,7 @@ HERMES = Hermes()
 
 @dataclass(frozen=True, slots=True)
 class TagCalls:
-    """Actions of a vocabulary as calls of tools named after their kinds, with one argument.
+    """Actions in tags as calls of tools named after their kinds, with one argument.
 
     <IS> Q1 Oslo </IS> <query> mayor of Oslo </query>  ->  text "<IS> Q1 Oslo </IS>", call search(query=...)
     """
@@ -211,18 +211,16 @@ def called(calls: Sequence[Asked], tools: Mapping[str, Sequence[str]]) -> Iterat
             yield call
 
 
-def call_format(name: str, tags: Tags) -> CallFormat:
-    """The format of this name: hermes, tags (the calls are the actions of `tags`), or one of your own.
+def call_format(name: str) -> CallFormat:
+    """The format of this name: tools (hermes), or one of your own.
 
     Raises UserError for an unknown name, and for a thing that reads no completions.
     """
-    if name == "tags":
-        return TagCalls(tags)
     found = register.calls.get(name)
     if not callable(getattr(found, "read", None)):
-        raise UserError(f"chat.calls = {name!r} is a {type(found).__name__}; it must be an object with a method read")
+        raise UserError(f"the calls {name!r} are a {type(found).__name__}; it must be an object with a method read")
     return found
 
 
-FORMATS: Mapping[str, CallFormat] = {"hermes": HERMES}
+FORMATS: Mapping[str, CallFormat] = {"tools": HERMES}
 """Name -> format."""

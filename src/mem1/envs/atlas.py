@@ -46,8 +46,8 @@ class AtlasTasks(QuestionTasks):
     reach: int | None = Field(default=None, ge=1)
     """Largest distance of a question from one that it refers to, as far as its group allows; None: any. With `excerpt`,
     3 keeps questions that refer to one another in one excerpt of four."""
-    prompt: PromptChoice = "plain"
-    """plain: the questions alone, as the shipped policy knows them; mem1: with instructions, for a general model."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
     turn_limit: TurnLimit = TurnLimit()
@@ -83,10 +83,6 @@ class AtlasTasks(QuestionTasks):
 
     def text_sizes(self, objectives: int) -> TextSizes:
         return TextSizes(prompt=20 + 20 * objectives, result=16 * self.top_k)
-
-    @property
-    def explains_tags(self) -> bool:
-        return False
 
     @model_validator(mode="after")
     def _depth_goes_with_dependence(self) -> AtlasTasks:
@@ -128,7 +124,7 @@ class _Atlas(TaskSource):
                 questions=questions,
                 material=AtlasMaterial(world, config.hops),
                 form=TaskTemplate(
-                    prompt=config.prompt,
+                    prompt=config.own_prompt(self.tags),
                     tags=self.tags,
                     turn_limit=config.turn_limit,
                     corpus=world.name,

@@ -21,7 +21,7 @@ class Action:
 
     task: Task
     kind: str
-    """"search", or another kind of the vocabulary."""
+    """"search", or another kind of the tags."""
     argument: str
     """Content of the tag: a query, an address, a click."""
     history: tuple[tuple[str, str], ...] = ()

@@ -238,6 +238,7 @@ class ClozeTasks(QuestionTasks):
     """Tasks from blanked facts of a corpus."""
 
     kind: str = "cloze"
+    prompts: ClassVar[tuple[str, str, str]] = ("cloze", "mem1-example", "tools")
     special_tokens: ClassVar[tuple[str, ...]] = MARKS
     corpus: str
     """A file of passages, an index or a folder of documents, from which clozes are made and cached; or a folder of
@@ -260,7 +261,8 @@ class ClozeTasks(QuestionTasks):
     """File of real questions for training; None: clozes alone."""
     real: float = Field(default=0.0, ge=0, le=1)
     """Probability that a question of a task is a real one, if its half has a file."""
-    prompt: PromptChoice = "cloze"
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
     snippet_words: int = Field(default=24, ge=1)
@@ -369,7 +371,9 @@ class _Clozes(TaskSource):
     @cached_property
     def _form(self) -> TaskTemplate:
         config = self.config
-        return TaskTemplate(prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus)
+        return TaskTemplate(
+            prompt=config.own_prompt(self.tags), tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus
+        )
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -44,6 +45,7 @@ _TITLE_WORDS = 3
 class EnglishTasks(QuestionTasks):
     """Tasks about invented worlds in English."""
 
+    prompts: ClassVar[tuple[str, str, str]] = ("mem1", "mem1-example", "tools")
     kind: str = "english"
     family: Family = "independent"
     """What has to be remembered: independent, chain, shared, constraint, update or budget."""
@@ -56,8 +58,8 @@ class EnglishTasks(QuestionTasks):
     """Seed of the first world; the others follow."""
     surface: Seed = 0
     """Draws how passages and questions are worded, not what they say."""
-    prompt: PromptChoice = "mem1"
-    """The prompt at the start of every context."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
     turn_limit: TurnLimit = TurnLimit()
@@ -152,7 +154,10 @@ class EnglishSource(TaskSource):
                 config.level,
                 asker,
                 TaskTemplate(
-                    prompt=config.prompt, tags=self.tags, turn_limit=config.turn_limit, corpus=asker.world.name
+                    prompt=config.own_prompt(self.tags),
+                    tags=self.tags,
+                    turn_limit=config.turn_limit,
+                    corpus=asker.world.name,
                 ),
                 objectives=objectives,
                 count=per_world,

@@ -1,6 +1,6 @@
 """Text environments of Gymnasium: seeds are tasks, what `reset` shows is the prompt, the return is the reward.
 
-GymnasiumTasks(id="my_package:Maze-v0").source("train", PAPER_SHOP).tasks(objectives=1, count=2, seed=0)
+GymnasiumTasks(id="my_package:Maze-v0").source("train", extended(PAPER, "act")).tasks(objectives=1, count=2, seed=0)
 ->  [Task(id="my_package:Maze-v0 81026543", prompt="You stand in a hall ...", turn_limit=20), ...]
 """
 
@@ -19,7 +19,7 @@ from mem1.envs.base import Environment, Observation, Outcome, TaskSource
 from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task
 from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError
-from mem1.protocol import Tags
+from mem1.protocol import ACT, Tags
 from mem1.records import Metric, Task
 from mem1.registry import load
 from mem1.scoring import number
@@ -37,6 +37,8 @@ class GymnasiumTasks(TasksConfig):
 
     kind: str = "gymnasium"
     rewards: ClassVar[tuple[str, ...]] = ("return",)
+    prompts: ClassVar[tuple[str, str, str]] = ("episode", "episode", "tools-episode")
+    asks: ClassVar[tuple[str, ...]] = (ACT,)
     reward: str = "return"
     """return: the sum of the environment's rewards; or one of your own, as package.module:name."""
     id: str
@@ -48,9 +50,8 @@ class GymnasiumTasks(TasksConfig):
     """Names of discrete actions, in order; empty: their numbers."""
     turn_limit: int = Field(default=20, ge=1, le=10_000)
     """Largest number of actions in an episode."""
-    prompt: PromptChoice = "episode"
-    """episode: with instructions, for a general model (tools-episode: one with [chat]); plain: what `reset` shows, for
-    a policy trained from scratch."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     evaluated: Literal["test", "development"] = "test"
     """Which seeds an evaluation uses; neither occurs in training."""
     live: int = Field(default=256, ge=1, le=100_000)
@@ -153,7 +154,13 @@ class GymnasiumSource(TaskSource):
         except EpisodeFailed as error:
             raise UserError(f"tasks.id = {config.id!r}, seed {seed}: {error}") from error
         text = episode.shown if not episode.names else f"{episode.shown}\nActions: {', '.join(episode.names)}"
-        task = one_task(f"{config.id} {seed}", text, turn_limit=config.turn_limit, prompt=config.prompt, tags=self.tags)
+        task = one_task(
+            f"{config.id} {seed}",
+            text,
+            turn_limit=config.turn_limit,
+            prompt=config.own_prompt(self.tags),
+            tags=self.tags,
+        )
         self.environment.offer(task, episode)
         return task
 

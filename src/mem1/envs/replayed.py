@@ -159,14 +159,11 @@ def one_task(name: str, text: str, *, turn_limit: int, prompt: PromptChoice, tag
 
 
 def check_episodes(tags: Tags, objectives: int = 1) -> None:
-    """Raises UserError where the vocabulary has no action for such environments, or a task is to have several goals."""
+    """Raises UserError where the tags have no action for such environments, or a task is to have several goals."""
     if ACT not in tags.action_tags:
-        raise UserError(
-            f"the vocabulary {tags.name!r} has no actions for this environment; use vocabulary = "
-            '"paper-shop" (--vocabulary paper-shop), or one of your own with the action "act"'
-        )
+        raise UserError(f"the tags {tags.name!r} have no action of the kind act, which this environment needs")
     if tags.answers:
-        raise UserError(f"the vocabulary {tags.name!r} has answers, but this environment decides when it is over")
+        raise UserError(f"the tags {tags.name!r} have answers, but this environment decides when it is over")
     if objectives != 1:
         raise UserError(f"an episode has one objective, not {objectives}: use objectives = [1] (--objectives 1)")
 

@@ -271,10 +271,6 @@ class FileQuestions(TaskSource):
     @abstractmethod
     def corpus(self) -> str: ...
 
-    @property
-    @abstractmethod
-    def prompt(self) -> PromptChoice: ...
-
     @cached_property
     def questions(self) -> list[Question]:
         """All questions of this half, those of composed tasks included."""
@@ -290,7 +286,12 @@ class FileQuestions(TaskSource):
 
     @cached_property
     def _form(self) -> TaskTemplate:
-        return TaskTemplate(prompt=self.prompt, tags=self.tags, turn_limit=self.config.turn_limit, corpus=self.corpus)
+        return TaskTemplate(
+            prompt=self.config.own_prompt(self.tags),
+            tags=self.tags,
+            turn_limit=self.config.turn_limit,
+            corpus=self.corpus,
+        )
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config
@@ -322,13 +323,15 @@ def _flat(files: Sequence[Sequence[QuestionGroup]]) -> list[Question]:
 class MultihopTasks(QuestionFiles):
     """Tasks from files of questions, your own or a public data set, with passages in a file or on a server."""
 
+    prompts: ClassVar[tuple[str, str, str]] = ("mem1", "mem1-example", "tools")
     kind: str = "multihop"
     corpus: str | None = None
     """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: see
     `retriever`."""
     retriever: RetrievalServer | str | None = None
     """Server that searches the passages, or your own retriever as package.module:Name; None: `corpus` is searched."""
-    prompt: PromptChoice = "mem1"
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=3, ge=1)
     passage_words: int = Field(default=100, ge=1)
     """Number of words shown of each passage."""
@@ -405,7 +408,3 @@ class _Multihop(FileQuestions):
             return self.config.retriever
         assert self.config.retriever is not None
         return urlsplit(self.config.retriever.urls[0]).netloc
-
-    @property
-    def prompt(self) -> PromptChoice:
-        return self.config.prompt

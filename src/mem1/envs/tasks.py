@@ -8,7 +8,7 @@
 
 A task configuration holds everything that mem1 needs to know about a domain; every method but `source` has a default.
 A plain class is configured by the parameters of its constructor; parameters called split and tags get the half of the
-tasks and the vocabulary.
+tasks and the tags.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mem1.protocol import Tags
 from mem1.records import Metric, Passage, Task, Trajectory
 from mem1.registry import register
 from mem1.tasks.compose import Split
-from mem1.tasks.prompts import GoldExpert, instructs
+from mem1.tasks.prompts import GoldExpert, PromptChoice, instructs
 
 Reward = Callable[[Task, Trajectory], float]
 """The reward of a finished attempt, which has its ending, answer, turns, metrics and the environment's own reward."""
@@ -80,6 +80,10 @@ class TasksConfig(Config):
 
     rewards: ClassVar[tuple[str, ...]] = ()
     """Rewards that the domain's environment computes itself."""
+    prompts: ClassVar[tuple[str, str, str]] = ("plain", "mem1-example", "tools")
+    """Prompts where `prompt` names none: for policies of ours, for models that need instructions, for tool calls."""
+    asks: ClassVar[tuple[str, ...]] = ()
+    """Kinds of actions that the tags must have for these tasks, besides searches and answers."""
     special_tokens: ClassVar[tuple[str, ...]] = ()
     """Texts that a tokenizer trained for this domain keeps as one token, besides the tags."""
 
@@ -184,11 +188,20 @@ class TasksConfig(Config):
         """Assumed lengths of prompt and results, for planning."""
         return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, 500)
 
+    def own_prompt(self, tags: Tags) -> PromptChoice:
+        """The prompt of the recipe, else that for policies of ours."""
+        return getattr(self, "prompt", None) or self.prompts[0]
+
+    def instructions(self, tags: Tags, *, calls: bool) -> PromptChoice:
+        """The prompt that says how to speak: in tags, or in `calls` of tools."""
+        if calls:
+            return self.prompts[2]
+        return "notes-example" if tags.note and self.prompts[1] == "mem1-example" else self.prompts[1]
+
     @property
     def explains_tags(self) -> bool:
         """Whether the prompt explains the tags, so that a general model can follow them."""
-        prompt = getattr(self, "prompt", None)
-        return prompt is None or instructs(prompt)
+        return "prompt" not in type(self).model_fields or instructs(getattr(self, "prompt", None) or self.prompts[0])
 
 
 class QuestionTasks(TasksConfig):

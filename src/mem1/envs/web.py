@@ -1,6 +1,6 @@
 """Questions answered on the open web: a search action returns addresses and snippets, an open action a piece of a page.
 
-WebTasks(questions="test.jsonl", api="serper", cache="web.sqlite").source("evaluation", PAPER_WEB).environment
+WebTasks(questions="q.json", api="serper", cache="web.sqlite").source("evaluation", extended(PAPER, "open")).environment
 ->  WebQAEnvironment, which queries Serper and caches every answer in web.sqlite; mode="replay": the same run again,
     without a network
 env.observe([Action(task, "open", "https://en.wikipedia.org/wiki/Oslo 2")])[0].text
@@ -93,7 +93,7 @@ _DAY_S = 24 * 3600.0
 
 
 class WebPages(Config):
-    """How pages are opened, if the vocabulary has that action."""
+    """How pages are opened, if the tags have that action."""
 
     piece_characters: int = Field(default=2000, ge=100)
     """Maximum length of a piece of a page, in characters."""
@@ -169,9 +169,14 @@ class Web(Config):
 class WebTasks(QuestionFiles, Web):
     """Tasks from questions in files, answered on the open web."""
 
+    prompts: ClassVar[tuple[str, str, str]] = ("web", "web-example", "tools")
+    asks: ClassVar[tuple[str, ...]] = (OPEN,)
     kind: str = "web"
     prompt: PromptChoice | None = None
-    """None: "web" where the vocabulary can open pages, else "mem1"."""
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
+
+    def own_prompt(self, tags: Tags) -> PromptChoice:
+        return self.prompt or ("web" if OPEN in tags.action_tags else "mem1")
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half. Raises UserError if a question occurs in both halves or a file is missing."""
@@ -192,7 +197,3 @@ class _Web(FileQuestions):
     @property
     def corpus(self) -> str:
         return WEB
-
-    @property
-    def prompt(self) -> PromptChoice:
-        return self.config.prompt or ("web" if OPEN in self.tags.action_tags else "mem1")

@@ -1,7 +1,7 @@
 """Who works on the tasks of a recipe (a model in this process, a server, a script), and its evaluation.
 
-agent = open_agent(recipe, tags)                 the one of the recipe's [engine]
-agent = policy_agent(recipe, policy, tags)       a policy in this process
+agent = open_agent(recipe)                       the one of the recipe's [engine]
+agent = policy_agent(recipe, policy)             a policy in this process
 rows, trajectories = agent.evaluate(recipe, source, folder=Path("runs/a"))
 """
 
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mem1.dialogue import Dialogue, open_dialogue
+from mem1.dialogue import Dialogue
 from mem1.engines.codec import Codec
-from mem1.engines.config import STAND_IN
 from mem1.engines.out_of_memory import ANSWERING, memory_named
 from mem1.errors import UserError
 from mem1.evaluation.runner import Chunking, OnProgress, evaluate
 from mem1.evaluation.store import made_with
-from mem1.model_folder import asset
+from mem1.policy.folders import SHIPPED, tokenizer_folder
+from mem1.policy.protocol import ResolvedProtocol, resolve
+from mem1.recipe.protocol import FRAMED
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.rollout import GENERAL_COMPLETION, RolloutPort
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mem1.evaluation.tokens import ModelShape
     from mem1.net.spending import SpendingLimit
     from mem1.policy.policy import Policy
-    from mem1.protocol import Tags
     from mem1.records import Task, Trajectory, Turn
 
 
@@ -41,6 +41,7 @@ class Agent:
     """A model that is ready to work."""
 
     engine: Engine
+    speaks: ResolvedProtocol
     dialogue: Dialogue
     name: str
     """Its name in rows and files."""
@@ -94,7 +95,7 @@ class Agent:
                 recipe.evaluation,
                 policy=self.name,
                 folder=folder,
-                settings=None if folder is None else made_with(self.identity(), recipe.tasks, computed),
+                settings=None if folder is None else made_with(self.identity(), self.speaks.tasks, computed),
                 overwrite=overwrite,
                 chunking=Chunking() if self.at_a_time is None else Chunking(tasks=1, at_a_time=self.at_a_time),
                 on_progress=on_progress,
@@ -102,27 +103,26 @@ class Agent:
             )
 
 
-def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Agent:
+def open_agent(recipe: Recipe, machine: Machine | None = None) -> Agent:
     """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
-    from mem1.policy.folders import SHIPPED
-
     path = recipe.model.path
     opened = recipe.engine.elsewhere(path)
     if opened is None:
         if recipe.model.new is not None:
             raise UserError("the recipe's model is new: train it first, and give the trained folder by --model")
-        return loaded_agent(recipe, path or SHIPPED, tags, machine)
+        return loaded_agent(recipe, path or SHIPPED, machine)
     config, default = opened
     folder = tokenizer_folder(config.tokenizer, default or SHIPPED)
-    codec = Codec.load(folder)
-    dialogue = open_dialogue(codec, tags, chat=recipe.chat, framed=recipe.model.chat_template, source=folder)
+    codec, speaks = Codec.load(folder), resolve(recipe)
+    dialogue = speaks.dialogue(codec, folder)
     engine = config.engine(dialogue)
     identity = f"{config.identity_of(engine)} tokens of {codec.fingerprint()}"
     return Agent(
         engine=engine,
+        speaks=speaks,
         dialogue=dialogue,
         name=config.name,
-        identity=lambda: identity + (" in its chat template" if recipe.model.chat_template else ""),
+        identity=lambda: identity + (" in its chat template" if speaks.kind == FRAMED else ""),
         at_a_time=config.concurrency,
         general=recipe.engine.kind == "server",
         limit=config.limit,
@@ -130,49 +130,36 @@ def open_agent(recipe: Recipe, tags: Tags, machine: Machine | None = None) -> Ag
     )
 
 
-def loaded_agent(
-    recipe: Recipe, path: str | Path, tags: Tags, machine: Machine | None = None, *, name: str = ""
-) -> Agent:
+def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> Agent:
     """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
     from mem1.engines.device import Machine, choose
     from mem1.policy.policy import load_policy
 
-    device = choose(recipe.model.device, machine or Machine.here())
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": str(path), "new": None})})
+    device, speaks = choose(recipe.model.device, machine or Machine.here()), resolve(recipe)
     with memory_named("loading the policy", ANSWERING):
-        policy = load_policy(path, chat_template=recipe.model.chat_template, device=device, dtype=recipe.model.dtype)
-    return policy_agent(recipe, policy, tags, device, name=name or Path(path).name)
+        policy = load_policy(path, chat_template=speaks.kind == FRAMED, device=device, dtype=recipe.model.dtype)
+    return policy_agent(recipe, policy, speaks, device, name=name or Path(path).name)
 
 
-def policy_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device | None = None, *, name: str) -> Agent:
+def policy_agent(
+    recipe: Recipe, policy: Policy, speaks: ResolvedProtocol, device: Device | None = None, *, name: str
+) -> Agent:
     """A policy in this process, with the recipe's workers; `device`: None is where its weights are."""
     from mem1.engines.device import Device
     from mem1.engines.workers import local_engine
     from mem1.evaluation.tokens import model_shape
 
     device = device or Device(name=str(policy.model.device), at=policy.model.device)
-    computed, dialogue = policy.computed(device), policy.dialogue(recipe.chat, tags)
+    computed, dialogue = policy.computed(device), policy.dialogue(speaks)
     workers = device.workers(recipe.workers)
     return Agent(
         engine=local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=workers),
+        speaks=speaks,
         dialogue=dialogue,
         name=name,
         identity=policy.fingerprint,
         computed=computed,
         shape=model_shape(policy.model),
         notes=(str(computed), *device.few_workers(recipe.workers)),
-    )
-
-
-def tokenizer_folder(given: str | None, model: str) -> Path:
-    """The folder that is given, or that of the model if it is here; there is no other default."""
-    from mem1.policy.folders import policy_folder
-
-    if given == STAND_IN:
-        return asset(STAND_IN)
-    folder = policy_folder(model if given is None else given)
-    if given is not None or (folder / "tokenizer.json").is_file():
-        return folder
-    raise UserError(
-        "--tokenizer is missing: give the folder with the served model's tokenizer.json, or its Hugging Face id if it "
-        f"is in the local cache (hf download); {STAND_IN} counts with another model's tokenizer"
     )

@@ -117,13 +117,20 @@ def read_row(path: Path) -> Row | None:
 
 
 def write_made_by(
-    folder: Path, agent: str, recipe: Config, *, command: Sequence[str], computed: Sequence[Mapping[str, str]]
+    folder: Path,
+    agent: str,
+    recipe: Config,
+    *,
+    command: Sequence[str],
+    computed: Sequence[Mapping[str, str]],
+    protocol: Mapping[str, Any],
 ) -> None:
     """Record how the files of this agent in the folder came about. Raises UserError.
 
     computed    device and precision of this process; empty: a server or a script answers
+    protocol    how it speaks, as the record of a resolved protocol
     """
-    made = {**made_by(command), "recipe": plain(recipe), "computed": computed}
+    made = {**made_by(command), "recipe": plain(recipe), "computed": computed, "protocol": protocol}
     _write_json(folder / RESOLVED, {**read_made_by(folder), agent: made})
 
 

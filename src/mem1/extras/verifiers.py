@@ -6,7 +6,7 @@
 
     vf-eval atlas_tasks --env.taskset.objectives 2 --env.agent.harness.memory "fold(4)"
 
-The actions of the recipe's vocabulary are tools, its answer is the agent's last message, and our scorer is the reward.
+The actions of the recipe's tags are tools, its answer is the agent's last message, and our scorer is the reward.
 """
 
 # pyright: reportMissingImports=false
@@ -22,7 +22,8 @@ from mem1.api import load_recipe
 from mem1.envs.base import Action
 from mem1.errors import UserError
 from mem1.messages import RECALL_TOOL, Memory
-from mem1.protocol import Tags, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import Tags
 from mem1.records import Task, task_from_json, task_to_json
 from mem1.tasks.prompts import render
 
@@ -48,7 +49,7 @@ class Drawn(vf.BaseConfig):
     """Which tasks are drawn."""
 
     recipe: str = "atlas-quick"
-    """A recipe's file, or a shipped one, whose [tasks] and vocabulary are used."""
+    """A recipe's file, or a shipped one, whose [tasks] and [protocol] are used."""
     overrides: list[str] = []  # noqa: RUF012  # pydantic copies it
     """Keys of the recipe to change, such as tasks.worlds=2."""
     split: Literal["train", "evaluation"] = "evaluation"
@@ -105,7 +106,7 @@ class RecipeTask(vf.Task[RecipeData, Progress]):
 
 
 class RecipeTools(vf.Toolset[ToolsConfig, Progress]):
-    """The actions of the vocabulary, in a process of its own that all attempts share."""
+    """The actions of the tags, in a process of its own that all attempts share."""
 
     TOOL_PREFIX = None
 
@@ -114,7 +115,7 @@ class RecipeTools(vf.Toolset[ToolsConfig, Progress]):
         self.environment = await asyncio.to_thread(lambda: source.environment)
 
     def register(self, mcp: Any) -> None:
-        for kind in vocabulary(load_recipe(self.config.recipe, *self.config.overrides).vocabulary).action_tags:
+        for kind in resolve(load_recipe(self.config.recipe, *self.config.overrides)).tags.action_tags:
             if (tool := getattr(self, kind, None)) is not None:
                 mcp.add_tool(self._with_state(tool), name=kind, description=tool.__doc__)
 
@@ -203,8 +204,8 @@ def _source(name: str, overrides: tuple[str, ...], split: Literal["train", "eval
         raise UserError(
             f"tasks.reward = {recipe.tasks.reward!r} needs an attempt of ours; use one of the environment's"
         )
-    tags = vocabulary(recipe.vocabulary)
-    return recipe.tasks.source(split, tags), tags
+    speaks = resolve(recipe)
+    return speaks.tasks.source(split, speaks.tags), speaks.tags
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ from mem1.evaluation.tokens import Sizes, TurnSizes, even_sizes
 from mem1.memory import MemoryPolicy, memory_policy, next_context
 from mem1.packing import Pack, split_into_packs
 from mem1.policy.folders import SHIPPED, policy_folder
-from mem1.protocol import NOTE, SUMMARY, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import NOTE, SUMMARY
+from mem1.recipe.protocol import TAGS
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Rl
 from mem1.recipe.supervised import TURNS_PER_PIECE
@@ -71,24 +73,25 @@ class StepTokens:
 
 
 def framing(config: Recipe) -> int:
-    """Tokens that [chat] writes around the text of a prompt: the model's template, and schemas of tools.
+    """Tokens that calls of tools write around the text of a prompt: the model's template, and schemas of tools.
 
     Counted with the tokenizer in the model's folder, without one estimated from the length of the schemas. Tools that
     an environment or an agent brings along are not known here.
     """
-    if config.chat is None or config.chat.calls == "tags":
+    speaks = resolve(config)
+    if not speaks.calls_tools:
         return 0
-    tags = vocabulary(config.vocabulary)
-    folder, tools = policy_folder(config.model.path or SHIPPED), offered(tags)
+    folder, tools = policy_folder(config.model.path or SHIPPED), offered(speaks.tags)
     with suppress(UserError):  # the folder is not there yet; what is wrong with one is told by a dry run
-        messages = config.chat.messages(folder, Codec.load(folder), tags)
+        messages = speaks.messages(Codec.load(folder), folder)
         return len(messages.encode([{"role": "user", "content": ""}], tools))
     return round((EXPLANATION + sum(len(json.dumps(tool)) for tool in tools)) / CHARACTERS_PER_TOKEN)
 
 
 def limits(config: Recipe, objectives: int) -> Sizes:
     """Sizes of an attempt that uses everything the recipe allows: all turns, full completions and results."""
-    general = config.chat is not None or config.model.chat_template or config.tasks.explains_tags
+    speaks = resolve(config)
+    general = speaks.kind != TAGS or speaks.in_messages or speaks.tasks.explains_tags
     budget = config.budget.completion(objectives, general=general)
     turns, (text, result) = config.tasks.turns(objectives), config.tasks.text_sizes(objectives)
     prompt = text + framing(config)

@@ -19,9 +19,9 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.policy import load_config
+from mem1.policy.protocol import resolve
 from mem1.policy.tiny_model import qwen_config
 from mem1.policy.tokenizers import words_of
-from mem1.protocol import vocabulary
 from mem1.recipe.recipe import Recipe
 
 _COLUMNS = (
@@ -69,7 +69,7 @@ def recipe_shape(config: Recipe) -> tuple[PretrainedConfig, str]:
     if (new := config.model.new) is not None:
         rows = new.vocab_size
         if new.tokenizer != "bpe":
-            rows = words_of(new.tokenizer, vocabulary(config.vocabulary), new.labels).get_vocab_size()
+            rows = words_of(new.tokenizer, resolve(config).tags, new.labels).get_vocab_size()
         return qwen_config(new, vocab_size=rows), "model.new of the recipe"
     folder = policy_folder(config.model.path or SHIPPED)
     if (folder / "config.json").is_file():
@@ -80,7 +80,7 @@ def recipe_shape(config: Recipe) -> tuple[PretrainedConfig, str]:
 def recipe_codec(config: Recipe) -> Codec | None:
     """The tokenizer of a recipe's policy; None: it is missing, or will be trained on the tasks' texts."""
     if (new := config.model.new) is not None:
-        tags = vocabulary(config.vocabulary)
+        tags = resolve(config).tags
         return None if new.tokenizer == "bpe" else Codec(words_of(new.tokenizer, tags, new.labels))
     folder = policy_folder(config.model.path or SHIPPED)
     return Codec.load(folder) if (folder / "tokenizer.json").is_file() else None

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from mem1.dialogue import Dialogue, open_dialogue
 from mem1.endpoint.config import MADE_BY, AgentConfig
 from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.engines.config import STAND_IN
@@ -34,7 +33,9 @@ from mem1.planning.models import made_model, recipe_codec, recipe_shape, small
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.policy import Policy, load_config
-from mem1.protocol import ACT, Tags, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import ACT, NOTE, OPEN, RECALL, SUMMARY, Tags
+from mem1.recipe.protocol import TAGS
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.recipe.supervised import Sft
@@ -130,15 +131,15 @@ def _tokenizer(config: Recipe) -> str:
         return "made by the recipe"
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
-    if config.model.chat_template or config.chat is not None:
-        _dialogue(config, folder)
-        return "there, with a chat template"
-    return "there"
+    speaks = resolve(config)
+    speaks.dialogue(Codec.load(folder), folder)
+    return f"there; protocol: {speaks}"
 
 
 def _tasks(config: Recipe) -> str:
     """Draw a task of each size, as a run does before its first step."""
-    tasks, tags = config.tasks, vocabulary(config.vocabulary)
+    speaks = resolve(config)
+    tasks, tags = speaks.tasks, speaks.tags
     if config.evaluation.every:
         tasks.development()  # raises where there are none
     if (found := tasks.check_tasks()) is not None:
@@ -153,7 +154,7 @@ def _tasks(config: Recipe) -> str:
             check_words(codec, drawn, tags, whose=config.model.name)
         # question domains measure exact match and F1, and making their environment may build an index
         if config.rl is not None and config.agent is None and not isinstance(config.tasks, QuestionTasks):
-            config.rl.algorithm.check(drawn[0], partial(config.tasks.measured, source, drawn[0], tags))
+            config.rl.algorithm.check(drawn[0], partial(tasks.measured, source, drawn[0], tags))
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 
@@ -162,7 +163,7 @@ def _results(config: Recipe) -> str:
     codec, shown = recipe_codec(config), config.tasks.results()
     if codec is None or not shown:
         return "not known before the run"
-    share = unknown_share(codec, shown, vocabulary(config.vocabulary))
+    share = unknown_share(codec, shown, resolve(config).tags)
     finding = unknown_words(share, "results", config.model.name)
     if share >= REFUSED:
         raise UserError(finding)
@@ -180,12 +181,7 @@ def _trajectories(config: Recipe, sft: Sft) -> str:
     folder = _folder(config)
     if folder is None:
         return f"{len(recorded_files(sft))} files, to be encoded for the recipe's new model"
-    return str(read_recorded(sft, _dialogue(config, folder)))
-
-
-def _dialogue(config: Recipe, folder: Path) -> Dialogue:
-    tags, framed = vocabulary(config.vocabulary), config.model.chat_template
-    return open_dialogue(Codec.load(folder), tags, chat=config.chat, framed=framed, source=folder)
+    return str(read_recorded(sft, resolve(config).dialogue(Codec.load(folder), folder)))
 
 
 def _sizes(config: Recipe) -> Iterator[int]:
@@ -243,10 +239,10 @@ def rehearse(config: Recipe) -> Rehearsed:
         codec, whose = Codec.load(asset(STAND_IN)), "one that stands in"
     shape = small(recipe_shape(config)[0], vocab_size=codec.vocab_size)
     policy = Policy(made_model(shape, seed=config.seed), codec)
-    tags = vocabulary(config.vocabulary)
     shown = _shown(config)
-    source = shown.tasks.source("train", tags)
-    attempts = demonstrate(shown, make_rollout(shown, policy, source, tags), source, tags)
+    speaks = resolve(shown)
+    source = speaks.tasks.source("train", speaks.tags)
+    attempts = demonstrate(speaks.applied(shown), make_rollout(shown, policy, source), source, speaks.tags)
     losses: dict[str, float] = {}
     placement = Placement(lora=config.lora, applied=config.lora is not None)
     for stage in (make() for tiny in _tiny(config) for make in make_stages(tiny, policy, placement)):
@@ -269,12 +265,15 @@ def _objectives(config: Recipe) -> tuple[int]:
 def _shown(config: Recipe) -> Recipe:
     """The recipe for the expert, with room for its texts under any tokenizer."""
     demonstrated = {"trajectories": None, "tasks": 2, "objectives": _objectives(config), "cut_short": 0.0}
-    sft = (config.sft or Sft()).model_copy(update=demonstrated)
+    sft, tags = (config.sft or Sft()).model_copy(update=demonstrated), resolve(config).tags
+    has = {*tags.action_tags, *((NOTE,) if tags.note is not None else ())}
+    # the expert writes tags; that the template can be used is a check of its own
+    tagged = {"kind": TAGS, "add": tuple(kind for kind in (ACT, OPEN, SUMMARY, RECALL, NOTE) if kind in has)}
     return config.model_copy(
         update={
-            "tasks": config.tasks.small() or _stand_in(vocabulary(config.vocabulary)),
+            "tasks": config.tasks.small() or _stand_in(tags),
             "workers": 1,
-            "chat": None,  # the expert writes tags; that the template can be used is a check of its own
+            "protocol": config.protocol.model_copy(update=tagged),
             "agent": None,  # likewise
             "evaluation": config.evaluation.model_copy(update={"every": 0}),
             "budget": Budget(completion_extra=400, context=config.budget.context + 8192),
@@ -284,7 +283,7 @@ def _shown(config: Recipe) -> Recipe:
 
 
 def _stand_in(tags: Tags) -> TasksConfig | None:
-    """Tasks of ours with an expert who knows the vocabulary's actions."""
+    """Tasks of ours with an expert who knows the actions of the tags."""
     return WebShopTasks(prompt="plain").small() if ACT in tags.action_tags else AtlasTasks().small()
 
 

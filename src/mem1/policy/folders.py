@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mem1.engines.config import STAND_IN
+from mem1.errors import UserError
 from mem1.model_folder import asset, cached_snapshot
 
 SHIPPED = "shipped"
@@ -33,3 +35,16 @@ def policy_folder(path: str | Path) -> Path:
     if Path(path).exists():
         return Path(path)
     return cached_snapshot(str(path)) or Path(path)
+
+
+def tokenizer_folder(given: str | None, model: str) -> Path:
+    """The folder that is given, or that of the model if it is here; there is no other default."""
+    if given == STAND_IN:
+        return asset(STAND_IN)
+    folder = policy_folder(model if given is None else given)
+    if given is not None or (folder / "tokenizer.json").is_file():
+        return folder
+    raise UserError(
+        "--tokenizer is missing: give the folder with the served model's tokenizer.json, or its Hugging Face id if it "
+        f"is in the local cache (hf download); {STAND_IN} counts with another model's tokenizer"
+    )

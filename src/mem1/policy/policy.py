@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from mem1.configuration import load_toml
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
-from mem1.durable import MANIFEST, read_manifest, seal
-from mem1.engines.chat_config import Chat
+from mem1.durable import MANIFEST, read_manifest, seal, write_file
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
@@ -30,12 +28,13 @@ from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.model_folder import how_to_fetch
 from mem1.policy.folders import SHIPPED, policy_folder
+from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
-from mem1.protocol import PAPER, VOCABULARIES, Tags, vocabulary
+from mem1.protocol import PAPER, Tags
 from mem1.recipe.model import TinyModel
+from mem1.recipe.protocol import FRAMED, TAGS, TOOLS
 from mem1.recipe.recipe import Recipe
-from mem1.run_folder import RESOLVED
 
 if TYPE_CHECKING:
     from mem1.engines.chat_messages import ChatMessages
@@ -58,6 +57,8 @@ class Policy:
     """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
     folder: Path | None = None
     """Where it was loaded from; None: it was made here."""
+    speaks: ResolvedProtocol | None = None
+    """How it is trained to speak, which its saved folder says; None: not known."""
 
     def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write a transformers folder: config.json, model.safetensors and all files of the tokenizer.
@@ -67,6 +68,8 @@ class Policy:
         self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
+        if self.speaks is not None:
+            write_file(Path(folder) / SAVED, json.dumps(self.speaks.record()).encode())
 
     def save_sealed(
         self,
@@ -80,11 +83,11 @@ class Policy:
         self.save(folder, weights)
         seal(folder, kind=_KIND, format=1, facts=facts)
 
-    def dialogue(self, chat: Chat | None, tags: Tags) -> Dialogue:
-        """How it reads and writes: in its own protocol (`chat`), or in tags. Raises UserError without a template."""
-        if chat is None:
-            return TagDialogue(self.codec, tags, self.chat_template)
-        return NativeDialogue(chat.messages(self.folder, self.codec, tags), tags)
+    def dialogue(self, speaks: ResolvedProtocol) -> Dialogue:
+        """How it reads and writes. Raises UserError without the template that this needs."""
+        if speaks.in_messages or speaks.calls_tools:
+            return NativeDialogue(speaks.messages(self.codec, self.folder), speaks.tags)
+        return TagDialogue(self.codec, speaks.tags, self.chat_template)
 
     def computed(self, device: Device) -> Computed:
         """Device and precision of sampling, for messages and records."""
@@ -136,47 +139,37 @@ def load_policy(
 def own_chat(policy: Policy) -> ChatMessages:
     """How a policy that was loaded from a folder writes chat messages and calls of tools.
 
-    As the recipe of its run says; without one, by its chat template, else in the tags that are tokens of its own.
-    Raises UserError where it cannot.
+    As it was trained; else by its chat template, or in the tags that are tokens of its own. Raises UserError where it
+    cannot.
     """
-    folder, codec = policy.folder, policy.codec
-    assert folder is not None
-    config = folder.parent / "config.toml"
-    if config.is_file() and (folder.parent / RESOLVED).is_file():  # evaluations have the latter alone
-        recipe = load_toml(config, Recipe)
-        if recipe.chat is None and recipe.model.chat_template:
-            raise UserError(
-                "its run has model.chat_template = true, so it has learnt to continue one message in tags; send whole "
-                "contexts to /v1/completions"
-            )
-        tags = vocabulary(recipe.vocabulary)
-        return (recipe.chat or Chat(calls="tags")).messages(folder, codec, tags)
-    if _has_template(policy.files):
-        return Chat().messages(folder, codec, PAPER)
-    known = [tags for tags in VOCABULARIES.values() if codec.added_tokens.keys() >= {*tags.special_tokens}]
-    if not known:
+    assert policy.folder is not None
+    known = Known.at(policy.folder)
+    saved = known.saved or {"kind": TOOLS if known.template else TAGS, "thoughts": "drop", "template": {}}
+    kind = saved["kind"]
+    if kind == FRAMED:
         raise UserError(
-            f"{folder} has no chat template, and no vocabulary of tags among its tokens; use /v1/completions"
+            "it was trained with protocol = framed, to continue one message in tags; send whole contexts to "
+            "/v1/completions"
         )
-    return Chat(calls="tags").messages(folder, codec, max(known, key=lambda tags: len(tags.names)))
+    if kind == TAGS and known.tags is None:
+        raise UserError(f"{policy.folder} has no chat template, and no tags among its tokens; use /v1/completions")
+    speaks = {"kind": kind, "thoughts": saved["thoughts"], "template": saved["template"]}
+    return ResolvedProtocol(tags=known.tags or PAPER, **speaks).messages(policy.codec, policy.folder)
 
 
-def _has_template(files: Mapping[str, bytes]) -> bool:
-    named = any(Path(name).name.startswith("chat_template") for name in files)
-    return named or b'"chat_template"' in files.get("tokenizer_config.json", b"")
-
-
-def make_policy(config: Recipe, tags: Tags) -> Policy:
+def make_policy(config: Recipe) -> Policy:
     """The policy that a recipe starts from; a new one is determined by the seed.
 
     Its `generation_config` names the tokens that end a completion of the recipe's protocol, besides its own, so that a
     server of the saved folder stops there.
     """
+    speaks = resolve(config)
     if config.model.new is not None:
-        policy = _new_policy(config, config.model.new, tags)
+        policy = _new_policy(config, config.model.new, speaks.tags)
     else:
-        policy = load_policy(config.model.path or SHIPPED, chat_template=config.model.chat_template)
-    encoded = map(policy.codec.encode, policy.dialogue(config.chat, tags).stop_strings)
+        policy = load_policy(config.model.path or SHIPPED, chat_template=speaks.kind == FRAMED)
+    policy = replace(policy, speaks=speaks)
+    encoded = map(policy.codec.encode, policy.dialogue(speaks).stop_strings)
     ends = [ids[0] for ids in encoded if len(ids) == 1]
     generation = policy.model.generation_config
     if generation is not None and ends:

@@ -100,9 +100,6 @@ class ModelConfig(Config):
     path: str | None = None
     """Folder of a transformers model with safetensors weights and tokenizer.json."""
     new: TinyModel | None = None
-    chat_template: bool = False
-    """Put every prompt into the chat template of the model's folder; everything after it is the model's reply. For
-    models that were trained on chats. The template's tokens are part of the contexts and are never trained."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""
     dtype: DtypeName = "auto"
@@ -121,6 +118,4 @@ class ModelConfig(Config):
     def _one_of_them(self) -> ModelConfig:
         if self.path is not None and self.new is not None:
             raise ValueError("give model.path or model.new, not both; model.new=null drops the recipe's new model")
-        if self.chat_template and self.new is not None:
-            raise ValueError("model.new has no chat template; leave out model.chat_template, or give model.path")
         return self

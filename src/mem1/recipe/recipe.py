@@ -16,21 +16,17 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_WORKERS, Seed
-from mem1.configuration.vocabulary import VocabularyChoice
 from mem1.endpoint.config import AgentConfig
-from mem1.engines.chat_config import Chat
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.tasks import Tasks
-from mem1.memory import memory_policy
-from mem1.protocol import vocabulary
 from mem1.recipe.evaluation import Evaluation, JudgeConfig
 from mem1.recipe.model import Distributed, Lora, ModelConfig
+from mem1.recipe.protocol import Protocol, ProtocolChoice
 from mem1.recipe.rl import LocalRollouts, MemoryName, Rl, Rollouts
 from mem1.recipe.run_warnings import RunWarnings
 from mem1.recipe.supervised import Recall, Sft
 from mem1.registry import register
-from mem1.rollout import Budget, check_vocabulary
-from mem1.tasks.prompts import PromptFile, instructs
+from mem1.rollout import Budget
 
 WriterName = Annotated[str, AfterValidator(lambda name: register.writer.get(name) and name)]
 
@@ -47,21 +43,24 @@ class Kept(Config):
 class Recipe(Config):
     """A recipe: everything that `mem1 train` and `mem1 eval` need to know."""
 
-    RENAMED: ClassVar = {"context": "memory", "rl.curriculum.context": "memory", "sft.contexts": "sft.memories"}
+    RENAMED: ClassVar = {
+        "context": "memory",
+        "rl.curriculum.context": "memory",
+        "sft.contexts": "sft.memories",
+        "vocabulary": "protocol.base (paper, released, published, ...); memory and tasks add the tags that they need",
+        "chat": "protocol=tools (thoughts and template are keys of [protocol])",
+        "model.chat_template": "protocol=framed",
+    }
     """Key of an earlier version -> what replaces it."""
 
     seed: Seed = 0
-    vocabulary: Annotated[VocabularyChoice, AfterValidator(lambda choice: vocabulary(choice) and choice)] = "paper"
-    """Tags of the protocol; -web: can open pages; -summary: can write summaries; -notes: can write notes; -belief:
-    can reason apart from its memory; -shop: for a shop; published: as the released code words and reads it. Or a table,
-    [vocabulary], of your own."""
     memory: MemoryName = "constant"
     """Memory of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
     another: constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k),
     summary(n), belief, external(k), none."""
     model: ModelConfig = ModelConfig()
-    chat: Chat | None = None
-    """How the model speaks in messages and calls of tools; None: in the tags of the vocabulary, in one text."""
+    protocol: ProtocolChoice = Protocol()
+    """How it speaks: auto, tags, framed, tools, or the section with tags of your own."""
     agent: AgentConfig | None = None
     """An agent of your own that makes the attempts, with the model behind an endpoint; None: mem1 makes them."""
     tasks: Tasks
@@ -111,42 +110,6 @@ class Recipe(Config):
         if len(set(names)) < len(names):
             raise ValueError("names a writer twice; name each once")
         return names
-
-    @model_validator(mode="after")
-    def _agents_speak_in_messages(self) -> Recipe:
-        if self.agent is not None and self.chat is None:
-            raise ValueError("[agent] needs [chat], which says how messages are written; add it (it may be empty)")
-        if self.agent is not None and self.memory != "constant":
-            raise ValueError("[agent] makes its own contexts: leave out memory, or give agent.memory")
-        return self
-
-    @model_validator(mode="after")
-    def _phases_fit_the_vocabulary(self) -> Recipe:
-        phases = self.rl.curriculum if self.rl is not None else ()
-        for name in [phase.memory for phase in phases if phase.memory is not None]:
-            if self.agent is not None:
-                raise ValueError("[agent] makes its own contexts: leave out memory in rl.curriculum")
-            check_vocabulary(memory_policy(name), vocabulary(self.vocabulary), in_tags=self.chat is None)
-        return self
-
-    @model_validator(mode="after")
-    def _chat_explains_itself(self) -> Recipe:
-        if self.chat is None:
-            return self
-        if self.model.chat_template:
-            raise ValueError("[chat] puts every message into the chat template; leave out model.chat_template")
-        if self.sft is not None and self.sft.trajectories is None:
-            raise ValueError("[chat]: the expert demonstrates in tags; give sft.trajectories, or leave out [sft]")
-        if self.chat.calls != "tags" and self.model.new is not None:
-            raise ValueError(f"a new model has no chat template for chat.calls = {self.chat.calls!r}; give model.path")
-        prompt = "" if self.agent is None else "plain"
-        prompt = getattr(self.tasks, "prompt", prompt)
-        if self.chat.calls != "tags" and not isinstance(prompt, PromptFile) and (not prompt or instructs(prompt)):
-            raise ValueError(
-                f"[chat]: the prompt {prompt or 'of these tasks'!r} explains tags; set tasks.prompt to tools, "
-                "tools-shop, tools-episode or one of your own"
-            )
-        return self
 
     @model_validator(mode="after")
     def _validation_needs_rl(self) -> Recipe:

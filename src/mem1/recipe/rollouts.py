@@ -35,7 +35,7 @@ def recipe_rollout(
     if config.agent is None:
         context, reward = memory_policy(config.memory), config.tasks.reward_function
         return Rollout(dialogue=offering, context=context, reward=reward, **common)
-    assert isinstance(dialogue, NativeDialogue)  # [agent] goes with [chat]
+    assert isinstance(dialogue, NativeDialogue)  # a resolved protocol speaks in messages to an agent
     _check_exact(engine)
     return AgentRollout(agent=config.agent, dialogue=dialogue, reward=config.tasks.reward_function, **common)
 

@@ -50,6 +50,6 @@ class ScriptedAnswer(OwnEngine):
 
         tags = speaks.tags
         if SEARCH not in tags.action_tags:
-            raise UserError(f"engine.kind = script searches, but the vocabulary {tags.name!r} has no search action")
+            raise UserError(f"engine.kind = script searches, but the tags {tags.name!r} have no search action")
         follows = search_then_answer(self.answer, state=tags.state, search=tags.action_tags[SEARCH])
         return ScriptedEngine(speaks.codec, follows, speaks.chat_template)

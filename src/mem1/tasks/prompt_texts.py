@@ -247,3 +247,21 @@ the number of its question, separated by semicolons: Q1 ...; Q2 ...
 
 {questions}
 """
+
+_QUESTIONS = "Questions ({objectives}):"
+_EXAMPLE = """\
+For example, if Q1 asks who the mayor of the town is where Alvex sits, and a search has shown that Alvex sits in Oslo, \
+you write:
+<{state}> Q1 Alvex sits in Oslo; still needed: the mayor of Oslo. </{state}>
+%s<{search}> mayor of Oslo </{search}>
+
+"""
+
+
+def _with_example(text: str, note: str = "") -> str:
+    return text.replace(_QUESTIONS, _EXAMPLE % note + _QUESTIONS)
+
+
+MEM1_EXAMPLE = _with_example(MEM1)
+NOTES_EXAMPLE = _with_example(NOTES, "<{note}> Alvex: sits in Oslo </{note}>\n")
+WEB_EXAMPLE = _with_example(WEB)

@@ -6,7 +6,7 @@ Questions that refer to one another's answers are numbered in every template. Yo
 `mem1.register.prompt`, or in a recipe `prompt = { file = "prompt.txt" }`, a template in a file.
 
 A template's fields: {questions}, {objectives}, {example} (how answers are labelled), {order} (of the labels), {state},
-{result}, {hint} and one field per action of the vocabulary, such as {search} and {answer}; with notes also {note} and
+{result}, {hint} and one field per action of the tags, such as {search} and {answer}; with notes also {note} and
 {example_note}. Tags are filled in without brackets.
 
 `GoldExpert` is a scripted policy that finds its task by the prompt. `TaskTemplate` has what tasks of one source share:
@@ -109,7 +109,7 @@ PROMPTS: Mapping[str, Prompt] = {
     "cloze": Prompt(template="{questions} | {order}", separator=" | "),
     # instructions for a general language model without training on this protocol
     "mem1": Prompt(template=prompt_texts.MEM1, separator="\n"),
-    # the same with notes (vocabulary paper-notes or released-notes)
+    # the same with notes
     "notes": Prompt(template=prompt_texts.NOTES, separator="\n"),
     # for the published code, whose scorer matches answers by position and reads a label as part of the answer
     "released": Prompt(template=prompt_texts.RELEASED, separator="; ", numbered=False),
@@ -119,7 +119,11 @@ PROMPTS: Mapping[str, Prompt] = {
     "shop": Prompt(template=prompt_texts.SHOP, separator="\n"),
     # instructions for an episode of somebody else's environment
     "episode": Prompt(template=prompt_texts.EPISODE, separator="\n"),
-    # instructions for a model that calls tools in its own protocol ([chat]): questions, the shop
+    # mem1, notes and web with a worked example, for models that mem1 has not trained
+    "mem1-example": Prompt(template=prompt_texts.MEM1_EXAMPLE, separator="\n"),
+    "notes-example": Prompt(template=prompt_texts.NOTES_EXAMPLE, separator="\n"),
+    "web-example": Prompt(template=prompt_texts.WEB_EXAMPLE, separator="\n"),
+    # instructions for a model that calls tools (protocol = tools): questions, the shop
     "tools": Prompt(template=prompt_texts.TOOLS, separator="\n"),
     "tools-shop": Prompt(template=prompt_texts.TOOLS_SHOP, separator="\n"),
     "tools-episode": Prompt(template=prompt_texts.TOOLS_EPISODE, separator="\n"),
@@ -158,7 +162,7 @@ def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags, labe
 
     labels   numbers of the questions; none: 1 to N
 
-    Raises UserError as `find_prompt` does, and for a prompt with an action that the vocabulary lacks.
+    Raises UserError as `find_prompt` does, and for a prompt with an action that the tags lack.
     """
     prompt = find_prompt(choice)
     numbered = prompt.numbered or any(question.depends_on for question in questions)
@@ -170,7 +174,7 @@ def render(choice: PromptChoice, questions: Sequence[Question], tags: Tags, labe
 
 def fill(choice: PromptChoice, text: str, tags: Tags) -> str:
     """The prompt of a task whose environment says in a text what is to be done; its lines stay as they are, and so do
-    the tags of other vocabularies, as the environment may want them in an answer. Raises UserError as `render` does.
+    other tags, as the environment may want them in an answer. Raises UserError as `render` does.
     """
     return _filled(choice, strip_tags(text, tags), tags, (1,))
 
@@ -193,7 +197,7 @@ def _filled(choice: PromptChoice, questions: str, tags: Tags, numbers: Sequence[
     except KeyError as error:
         name = choice.file if isinstance(choice, PromptFile) else choice
         raise UserError(
-            f"prompt {name!r} mentions {error}, which the vocabulary {tags.name!r} lacks; it has: "
+            f"prompt {name!r} mentions {error}, which the tags {tags.name!r} lack; they have: "
             f"{', '.join([*tags.action_tags, *(['note'] if tags.note else [])])}"
         ) from error
 

@@ -23,7 +23,7 @@ from mem1.dialogue import Dialogue, TagDialogue, turn_of
 from mem1.endpoint.config import MADE_BY
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
-from mem1.protocol import MALFORMED, VOCABULARIES, tagged
+from mem1.protocol import MALFORMED, TAG_SETS, tagged
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
@@ -80,7 +80,7 @@ def recorded_files(config: Sft) -> list[Path]:
 def read_recorded(config: Sft, dialogue: Dialogue) -> Recorded:
     """The attempts of `config.trajectories` that are trained, in tokens of this model.
 
-    Raises UserError, with the file, for one that cannot be read, for an attempt in another vocabulary or under an
+    Raises UserError, with the file, for one that cannot be read, for an attempt in other tags or under an
     unknown memory, and where no attempt is left.
     """
     files = recorded_files(config)
@@ -130,7 +130,7 @@ class _Kept:
         elif reason is None:
             reason = self._unreadable(attempt, where)
         if reason is None and not (sampled and framed) and not isinstance(self.dialogue, TagDialogue):
-            reason = "that are not in the tokens of this model, whose own protocol [chat] asks for"
+            reason = "that are not in the tokens of this model, which calls tools"
         if reason is None:
             trained = attempt if sampled and framed else self._assembled(attempt, where, sampled=sampled)
             unknown = self.dialogue.codec.unknown_id
@@ -157,17 +157,17 @@ class _Kept:
         return None
 
     def _unreadable(self, attempt: Trajectory, where: str) -> str | None:
-        """Why the text is no example of the vocabulary; None: it is. Raises UserError for another vocabulary."""
+        """Why the text is no example of the tags; None: it is. Raises UserError for other tags."""
         for number, turn in enumerate(attempt.turns, start=1):
             if _reads_as_recorded(turn, self.dialogue):
                 continue
-            known = (TagDialogue(self.dialogue.codec, tags) for tags in VOCABULARIES.values())
+            known = (TagDialogue(self.dialogue.codec, tags) for tags in TAG_SETS.values())
             other = next((spoken.name for spoken in known if _reads_as_recorded(turn, spoken)), None)
             if other is None:
                 return "that are malformed by this parser"
             raise UserError(
-                f"sft.trajectories: {where}, turn {number} is written in the vocabulary {other!r}, but the recipe's is "
-                f"{self.dialogue.name!r}; set vocabulary = {other!r}"
+                f"sft.trajectories: {where}, turn {number} is written in the tags {other!r}, but the recipe's are "
+                f"{self.dialogue.name!r}; set protocol.base={other}"
             )
         return None
 

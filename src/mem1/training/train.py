@@ -31,7 +31,8 @@ from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_w
 from mem1.lock import alone_in
 from mem1.packing.attention import check_packable
 from mem1.policy.policy import Policy, make_policy
-from mem1.protocol import Tags, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import Tags
 from mem1.recipe.model import Distributed
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
@@ -122,11 +123,9 @@ class Finished:
     """Its last progress: "after step 12 of 40 of [sft]"."""
 
 
-def make_rollout(
-    config: Recipe, policy: Policy, source: TaskSource, tags: Tags, *, engine: Engine | None = None
-) -> RolloutPort:
+def make_rollout(config: Recipe, policy: Policy, source: TaskSource, *, engine: Engine | None = None) -> RolloutPort:
     """The rollout of a recipe with this policy, sampled by `engine`; None: in this process, by `config.workers`."""
-    dialogue = policy.dialogue(config.chat, tags)
+    dialogue = policy.dialogue(resolve(config))
     sampler = engine or local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=config.workers)
     return recipe_rollout(config, engine=sampler, dialogue=dialogue, source=source)
 
@@ -150,12 +149,13 @@ def make_stages(
         stages.append(lambda: RecallStage(policy, recall, config.seed, placement=placement))
     if sft is None and rl is None:
         return stages
-    tags = vocabulary(config.vocabulary)
+    speaks = resolve(config)
+    config, tags = speaks.applied(config), speaks.tags
     source = config.tasks.source("train", tags)
     _check_tasks(config, source, policy.codec, tags)
     workers = placement.ranks.device.workers(config.workers)
     few = config.model_copy(update={"workers": workers})
-    rollout = make_rollout(few, policy, source, tags, engine=None if sync is None else sync.engine)
+    rollout = make_rollout(few, policy, source, engine=None if sync is None else sync.engine)
     if sft is not None:
 
         def shown() -> Sequence[Trajectory]:
@@ -197,7 +197,7 @@ def _recorded(config: Recipe, policy: Policy, reached: Mapping[str, Any]) -> Rec
         return None
     if (reached["stage"], reached["done"]) >= (int(config.recall is not None), config.sft.steps):
         return None
-    found = read_recorded(config.sft, policy.dialogue(config.chat, vocabulary(config.vocabulary)))
+    found = read_recorded(config.sft, policy.dialogue(resolve(config)))
     log.log(
         logging.WARNING if found.left_out or found.encoded_anew or found.reframed else logging.INFO, "[sft] %s", found
     )
@@ -234,7 +234,7 @@ def train(
     placement = Placement.of(config, ranks)
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
-        policy = make_policy(config, vocabulary(config.vocabulary))
+        policy, speaks = make_policy(config), resolve(config)
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
         elsewhere = placement.separate and isinstance(config.rollout, ServerRollouts)
@@ -252,6 +252,7 @@ def train(
             else:
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
             folder.note_computed(placement.computed.record())
+            folder.note_protocol(speaks.record())
             folder.note_start(after_step=reached["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())

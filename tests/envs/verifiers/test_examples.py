@@ -15,8 +15,6 @@ from mem1.cli.main import app
 pytest.importorskip("verifiers.v1")
 
 RECIPE = """
-vocabulary = "paper-shop"
-
 [model.new]
 tokenizer = "bpe"
 vocab_size = 400

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tag_sets import PAPER_SHOP
 
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, one_task
 from mem1.envs.verifiers.messages import call, explained, news, shown, spoken
 from mem1.envs.verifiers.tasks import VerifiersTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER_SHOP, strip_tags
+from mem1.protocol import strip_tags
 
 TOOLS = [
     {

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tag_sets import PAPER_SHOP
 
 import mem1
 from mem1.envs.base import Action, Observation
 from mem1.envs.verifiers.tasks import VerifiersTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER, PAPER_SHOP, observation
+from mem1.protocol import PAPER, observation
 
 pytest.importorskip("verifiers.v1")
 
@@ -161,7 +162,7 @@ def test_an_environment_that_cannot_be_played_is_one_line(keys: Any, said: str, 
 
 
 def test_other_mistakes_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match='use vocabulary = "paper-shop"'):
+    with pytest.raises(UserError, match="'paper' have no action of the kind act"):
         VerifiersTasks(taskset=games.UPPER).source("train", PAPER)
     made = source(games.UPPER)
     (task,) = made.tasks(objectives=1, count=1, seed=0)

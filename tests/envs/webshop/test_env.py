@@ -10,6 +10,7 @@ from itertools import chain
 
 import pytest
 from shops import GOAL, OTHER_GOAL, small_shop
+from tag_sets import PAPER_SHOP
 from webshop_samples import SHARED_WEBSHOP, needs_shared_webshop
 from worlds import SAMPLING, replay, rollout
 
@@ -21,7 +22,7 @@ from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
 from mem1.policy.tokenizers import UNKNOWN, bpe_tokenizer, shop_tokenizer
-from mem1.protocol import ACT, PAPER, PAPER_SHOP, PUBLISHED_SHOP
+from mem1.protocol import ACT, PAPER, PUBLISHED_SHOP
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Question, Task, Trajectory
@@ -206,8 +207,8 @@ def test_the_halves_of_an_invented_shop_share_no_product():
     assert not products[0] & products[1]
 
 
-def test_a_vocabulary_without_actions_of_a_shop_is_refused():
-    with pytest.raises(UserError, match="'paper' has no actions of a shop; use vocabulary = \"paper-shop\""):
+def test_tags_without_actions_of_a_shop_are_refused():
+    with pytest.raises(UserError, match="'paper' have no actions of a shop"):
         INVENTED.source("train", PAPER)
 
 
@@ -224,7 +225,7 @@ def test_the_goals_of_a_real_shop_are_split_as_the_original_splits_them():
 
 
 def test_a_recipe_names_a_shop_as_its_tasks(tmp_path):
-    config = Recipe(vocabulary="paper-shop", tasks=INVENTED, rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)))
+    config = Recipe(tasks=INVENTED, rl=Rl(curriculum=(Phase(steps=1, objectives=(1,)),)))
     (tmp_path / "shop.toml").write_text(to_toml(config), encoding="utf-8")
     assert load_toml(tmp_path / "shop.toml", Recipe) == config
     with pytest.raises(UserError, match=r"unknown key tasks\.catalog.*did you mean tasks\.catalogue"):

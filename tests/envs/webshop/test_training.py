@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from precision import rounding
+from tag_sets import PAPER_SHOP, PAPER_SHOP_NOTES
 
 from mem1.api import find_recipe
 from mem1.configuration import load_toml
@@ -20,7 +21,6 @@ from mem1.policy.folders import SHIPPED_SHOP
 from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import bpe_tokenizer, shop_tokenizer
-from mem1.protocol import PAPER_SHOP, PAPER_SHOP_NOTES, vocabulary
 from mem1.recipe.model import ModelConfig, TinyModel
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
@@ -33,7 +33,6 @@ from mem1.training.train import make_rollout, train
 
 TINY = TinyModel(hidden_size=32, layers=2, feed_forward=64, tokenizer="shop")
 CONFIG = Recipe(
-    vocabulary="paper-shop",
     model=ModelConfig(new=TINY),
     tasks=WebShopTasks(products=160, pages="short", prompt="plain"),
     budget=Budget(completion_extra=40),
@@ -56,7 +55,7 @@ def test_the_shipped_policy_has_the_tokenizer_of_the_shop_and_buys_something():
     assert policy.codec.tokenizer.get_vocab() == shop_tokenizer(PAPER_SHOP).get_vocab()
     config = CONFIG.model_copy(update={"budget": Budget(completion_extra=48)})
     source = config.tasks.source("evaluation", PAPER_SHOP)
-    attempts = make_rollout(config, policy, source, PAPER_SHOP)(
+    attempts = make_rollout(config, policy, source)(
         source.tasks(objectives=1, count=8, seed=0), sampling=Sampling(temperature=0.0, seed=0)
     )
     assert sum(t.ended is Ended.ANSWERED for t in attempts) >= 5
@@ -65,9 +64,9 @@ def test_the_shipped_policy_has_the_tokenizer_of_the_shop_and_buys_something():
 
 def test_demonstrations_buy_what_was_asked_for_and_are_trained_as_they_were_written():
     config = CONFIG.model_copy(update={"sft": Sft(objectives=(1,), tasks=6)})
-    policy = make_policy(config, PAPER_SHOP)
+    policy = make_policy(config)
     source = config.tasks.source("train", PAPER_SHOP)
-    attempts = demonstrate(config, make_rollout(config, policy, source, PAPER_SHOP), source, PAPER_SHOP)
+    attempts = demonstrate(config, make_rollout(config, policy, source), source, PAPER_SHOP)
     assert [t.ended for t in attempts] == [Ended.ANSWERED] * 6
     assert sum(t.reward or 0.0 for t in attempts) / 6 > 0.9
 
@@ -76,11 +75,9 @@ def test_demonstrations_buy_what_was_asked_for_and_are_trained_as_they_were_writ
 def test_with_notes_what_was_tried_is_written_once_and_the_same_is_bought(objectives: int):
     found = {}
     for tags, context in ((PAPER_SHOP, "constant"), (PAPER_SHOP_NOTES, "notes")):
-        config = CONFIG.model_copy(
-            update={"vocabulary": tags.name, "memory": context, "sft": Sft(objectives=(objectives,), tasks=30)}
-        )
-        source, policy = config.tasks.source("train", tags), make_policy(config, tags)
-        found[context] = demonstrate(config, make_rollout(config, policy, source, tags), source, tags)
+        config = CONFIG.model_copy(update={"memory": context, "sft": Sft(objectives=(objectives,), tasks=30)})
+        source, policy = config.tasks.source("train", tags), make_policy(config)
+        found[context] = demonstrate(config, make_rollout(config, policy, source), source, tags)
     several = 0
     for constant, noted in zip(found["constant"], found["notes"], strict=True):
         assert noted.reward == constant.reward
@@ -101,9 +98,9 @@ def test_with_notes_what_was_tried_is_written_once_and_the_same_is_bought(object
 
 
 def test_the_trainer_sees_what_the_sampler_saw():
-    policy = make_policy(CONFIG, PAPER_SHOP)
+    policy = make_policy(CONFIG)
     source = CONFIG.tasks.source("train", PAPER_SHOP)
-    rollout = make_rollout(CONFIG, policy, source, PAPER_SHOP)
+    rollout = make_rollout(CONFIG, policy, source)
     attempts = rollout(source.tasks(objectives=1, count=2, seed=0), sampling=Sampling(seed=0))
     with torch.no_grad():
         per_turn = completion_logprobs(policy.model, attempts)
@@ -119,7 +116,7 @@ def test_the_trainer_sees_what_the_sampler_saw():
 @pytest.fixture
 def general_model(tmp_path: Path) -> Path:
     """A stand-in for Qwen2.5-7B: the same architecture with two thin layers, and a tokenizer of bytes."""
-    codec = Codec(bpe_tokenizer([], vocab_size=300, tags=vocabulary("paper-shop")))
+    codec = Codec(bpe_tokenizer([], vocab_size=300, tags=PAPER_SHOP))
     shape = TinyModel(hidden_size=32, layers=2, feed_forward=64, look_back=())
     (tmp_path / "model").mkdir()
     Policy(new_model(shape, vocab_size=codec.vocab_size, seed=0), codec).save(tmp_path / "model")

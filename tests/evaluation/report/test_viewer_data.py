@@ -12,6 +12,7 @@ from builders import POLICIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reports import CODEC, HOSTILE, atlas, attempts, decode_words, hostile_attempt
+from tag_sets import PAPER_SUMMARY
 from worlds import SAMPLING, replay, rollout, shelf, task
 
 from mem1.engines.codec import Codec
@@ -22,7 +23,6 @@ from mem1.memory import Capped, Full, MemoryPolicy, NoMemory, next_context
 from mem1.pages.page import compressed, inflated
 from mem1.policy.folders import SHIPPED, SHIPPED_SHOP, policy_folder
 from mem1.policy.tokenizers import atlas_tokenizer
-from mem1.protocol import PAPER_SUMMARY
 from mem1.records import Question, Task, Trajectory, Turn
 
 

@@ -68,13 +68,14 @@ SMALL_RUN = (
 """What is small in the rehearsal."""
 TOML = """
 memory = "constant"
+protocol = "framed"
 
 [model]
 path = "models/Qwen2.5-7B"
-chat_template = true
 
 [tasks]
 kind = "atlas"
+prompt = "plain"
 entities = 60
 worlds = 2
 questions_per_world = 120

@@ -289,7 +289,7 @@ def test_the_recipe_is_told_its_corpus_by_one_word():
 def test_a_new_tokenizer_is_made_of_the_documents(folder: Path):
     recipe = Path(__file__).parents[3] / "recipes" / "own-documents.toml"
     small = ["model.new.vocab_size=400", "model.new.layers=3", f"corpus={folder}"]
-    policy = make_policy(load_toml(recipe, Recipe, expanded(small)), PAPER)
+    policy = make_policy(load_toml(recipe, Recipe, expanded(small)))
     assert policy.codec.decode(policy.codec.encode(f"made by {BLANK} |")) == f"made by {BLANK} |"
 
 

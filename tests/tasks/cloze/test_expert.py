@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cloze_documents import corpus
+from tag_sets import PAPER_NOTES
 
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Sampling, ScriptedEngine
@@ -16,7 +17,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
 from mem1.memory import memory_policy
 from mem1.policy.tokenizers import bpe_tokenizer
-from mem1.protocol import PAPER, PAPER_NOTES
+from mem1.protocol import PAPER
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness

@@ -19,9 +19,9 @@ from mem1.engines.config import STAND_IN
 from mem1.envs.base import Action
 from mem1.envs.english import BROKEN, EnglishSource, EnglishTasks
 from mem1.errors import UserError
-from mem1.evaluation.agents import tokenizer_folder
 from mem1.evaluation.metrics import em_by_question
 from mem1.memory import memory_policy
+from mem1.policy.folders import tokenizer_folder
 from mem1.protocol import PAPER
 from mem1.records import Task, task_to_json
 from mem1.rollout import Budget, Rollout

@@ -1,6 +1,6 @@
 """Tasks of a verifiers environment, an installed package: its prompts, replies, stops, tools and scores.
 
-VerifiersTasks(taskset="reverse-text").source("train", PAPER_SHOP).tasks(objectives=1, count=1, seed=0)
+VerifiersTasks(taskset="reverse-text").source("train", extended(PAPER, "act")).tasks(objectives=1, count=1, seed=0)
 ->  [Task(id="reverse-text 5f1c0d3be2a7", prompt="Reverse the text character-by-character. ...", turn_limit=10)]
 """
 
@@ -25,7 +25,7 @@ from mem1.envs.tasks import TasksConfig
 from mem1.envs.verifiers.episodes import Play, Stage, said
 from mem1.envs.verifiers.messages import Tool, call, explained, shown
 from mem1.errors import UserError
-from mem1.protocol import Tags
+from mem1.protocol import ACT, Tags
 from mem1.records import Metric, Task
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import PromptChoice
@@ -39,6 +39,8 @@ class VerifiersTasks(TasksConfig):
 
     kind: str = "verifiers"
     rewards: ClassVar[tuple[str, ...]] = ("verifiers",)
+    prompts: ClassVar[tuple[str, str, str]] = ("episode", "episode", "tools-episode")
+    asks: ClassVar[tuple[str, ...]] = (ACT,)
     reward: str = "verifiers"
     """verifiers: the environment's; or one of your own, as package.module:name."""
     taskset: str = Field(min_length=1)
@@ -57,11 +59,10 @@ class VerifiersTasks(TasksConfig):
     """Tasks taken from an infinite set."""
     turn_limit: int = Field(default=10, ge=1, le=10_000)
     """Largest number of replies and tool calls in an episode; the environment may end it sooner."""
-    prompt: PromptChoice = "episode"
-    """episode: with instructions, for a general model (tools-episode: one with [chat]); plain: the environment's
-    messages alone."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     list_tools: bool = True
-    """Explain the environment's tools in the prompt; a model with [chat] is told of them by its template."""
+    """Explain the environment's tools in the prompt; a model that calls tools is told of them by its template."""
     timeout_s: float = Field(default=600, gt=0)
     """Seconds that the environment may take for a reply, or for its score."""
     live: int = Field(default=128, ge=1, le=100_000)
@@ -181,7 +182,7 @@ class VerifiersSource(TaskSource):
             name,
             "\n\n".join(filter(None, (text, tools))),
             turn_limit=config.turn_limit,
-            prompt=config.prompt,
+            prompt=config.own_prompt(self.tags),
             tags=self.tags,
         )
         if play is not None:

@@ -1,6 +1,6 @@
 """Errands: several goods bought under one total price, in an invented shop.
 
-    ErrandTasks(level=2).source("evaluation", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
+    ErrandTasks(level=2).source("evaluation", extended(PAPER, "act")).tasks(objectives=2, count=1, seed=0)
     ->  [Task(id="errand-evaluation-0-l2-17+4", prompt="... Q1 a roomy Fala Prellov tent in size s ... Q2 ...
               The total price may be at most $47.83.", turn_limit=40)]
 
@@ -34,7 +34,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -237,6 +237,8 @@ class ErrandEnvironment(WebShopEnvironment):
 class ErrandTasks(TasksConfig):
     """Several goods under one total price, in an invented shop."""
 
+    prompts: ClassVar[tuple[str, str, str]] = ("bench-errand", "bench-errand", "bench-errand-tools")
+    asks: ClassVar[tuple[str, ...]] = (ACT,)
     kind: str = "errand"
     level: int = Field(default=2, ge=1, le=len(SLACKS))
     """How much the total price may exceed that of the cheapest products: 1: by a quarter, 2: by a tenth, 3: by a
@@ -247,8 +249,8 @@ class ErrandTasks(TasksConfig):
     """Seed of the shop. Training and evaluation share no brand and no product, whatever the seeds."""
     evaluated: Literal["test", "development"] = "test"
     """Shop of the evaluation; development: another one with the names of the training half."""
-    prompt: PromptChoice = "bench-errand"
-    """bench-errand: instructions in tags; bench-errand-tools: for a model that calls tools."""
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     memory: int | None = Field(default=None, ge=0)
     """Tokens of memory of the scripted shopper, whose notes need 25; with fewer it writes none. None: as many as it
     likes."""
@@ -256,12 +258,9 @@ class ErrandTasks(TasksConfig):
     """Turns of a task per good; 14 are enough to open all five products that come into question and to buy one."""
 
     def source(self, split: Split, tags: Tags) -> ErrandSource:
-        """The tasks of one half. Raises UserError where the vocabulary has no actions of a shop."""
+        """The tasks of one half. Raises UserError where the tags have no actions of a shop."""
         if ACT not in tags.action_tags:
-            raise UserError(
-                f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
-                "paper-shop) or released-shop"
-            )
+            raise UserError(f"the tags {tags.name!r} have no actions of a shop; leave out protocol.actions")
         return ErrandSource(self, split, tags)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
@@ -348,7 +347,7 @@ class ErrandSource(TaskSource):
         return Task(
             id=f"{self.name}-l{config.level}-{numbers}",
             questions=questions,
-            prompt=fill(config.prompt, "\n".join(listed), self.tags),
+            prompt=fill(config.own_prompt(self.tags), "\n".join(listed), self.tags),
             turn_limit=config.turns_per_good * len(questions),
             corpus=self.name,
         )

@@ -14,7 +14,7 @@ exactly the memory of a policy with constant memory. For "find me a light roomy 
     GOLA64      tried hola88 misses 2 ; take gola64                     click[s]
     GOLA64      done                                                    click[buy now]
 
-With several goals the state begins with the number of the current one: "goal 2 ; try hola88". With a vocabulary that
+With several goals the state begins with the number of the current one: "goal 2 ; try hola88". With tags that
 has notes, a product that was tried is written once, into a note, and the state has only what happens now:
 
     HOLA88                                  <note> tried hola88 misses 2 </note>               click[< prev]

@@ -26,7 +26,7 @@ from mem1.envs.webshop.pages import RESULTS_A_PAGE, Mode, PageName, Session
 from mem1.envs.webshop.shop import Shop
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
-from mem1.protocol import PAPER_SHOP
+from mem1.protocol import ACT, PAPER, extended
 
 ID = "mem1/WebShop-v0"
 MAX_TURNS = 15
@@ -140,7 +140,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
 
 def invented_shop(seed: int = 0) -> tuple[Shop, list[Goal]]:
     """The training half of an invented catalogue, and its goals in order."""
-    environment = WebShopTasks(seed=seed).source("train", PAPER_SHOP).environment
+    environment = WebShopTasks(seed=seed).source("train", extended(PAPER, ACT)).environment
     return environment.shop, list(environment.goals.values())
 
 

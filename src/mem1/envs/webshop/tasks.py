@@ -1,6 +1,6 @@
 """Tasks in a shop: a catalogue's goals, one or several to a task, with the shop that they are bought in.
 
-WebShopTasks().source("train", PAPER_SHOP).tasks(objectives=2, count=1, seed=0)
+WebShopTasks().source("train", extended(PAPER, "act")).tasks(objectives=2, count=1, seed=0)
 ->  [Task(id="synthetic-17+synthetic-4", prompt="Q1 find me a light tent ... Q2 i need ...", turn_limit=30)]
 """
 
@@ -43,6 +43,8 @@ class WebShopTasks(TasksConfig):
 
     kind: str = "webshop"
     rewards: ClassVar[tuple[str, ...]] = ("full", "minimal")
+    prompts: ClassVar[tuple[str, str, str]] = ("shop", "shop", "tools-shop")
+    asks: ClassVar[tuple[str, ...]] = (ACT,)
     catalogue: str | None = None
     """Folder or file that `mem1 webshop load` wrote, or the original's; None: an invented shop."""
     products: int = Field(default=500, ge=1, le=1_000_000)
@@ -67,16 +69,14 @@ class WebShopTasks(TasksConfig):
     """Habits of the expert in demonstrations."""
     strict: bool = True
     """Options of synthetic goals compared with their names, as the original does; false: their values alone."""
-    prompt: PromptChoice = "shop"
+    prompt: PromptChoice | None = None
+    """Text at the head of every context. None: as [protocol] and these tasks need it."""
     turns_per_goal: int = Field(default=15, ge=1)
 
     def source(self, split: Split, tags: Tags) -> WebShopSource:
-        """The tasks of one half. Raises UserError where the vocabulary has no actions of a shop."""
+        """The tasks of one half. Raises UserError where the tags have no actions of a shop."""
         if ACT not in tags.action_tags:
-            raise UserError(
-                f'the vocabulary {tags.name!r} has no actions of a shop; use vocabulary = "paper-shop" (--vocabulary '
-                "paper-shop), paper-shop-notes, released-shop or published-shop"
-            )
+            raise UserError(f"the tags {tags.name!r} have no actions of a shop; leave out protocol.actions")
         return WebShopSource(self, split, tags)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
@@ -163,7 +163,7 @@ class WebShopSource(TaskSource):
         return Task(
             id="+".join(ids),
             questions=questions,
-            prompt=render(self.config.prompt, questions, self.tags),
+            prompt=render(self.config.own_prompt(self.tags), questions, self.tags),
             turn_limit=self.config.turns_per_goal * len(ids),
             corpus=CORPUS,
         )

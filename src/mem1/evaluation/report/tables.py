@@ -95,8 +95,8 @@ def note(rows: Sequence[ReportRow]) -> str:
 ADVICE = {
     Ended.OUT_OF_TOKENS: "raise budget.completion_extra (tokens of a completion) or budget.context",
     Ended.OUT_OF_TURNS: "raise the turn limit (tasks.turn_limit.extra, in a shop tasks.turns_per_goal)",
-    Ended.BAD_TAGS: "the model does not write the tags; give it a prompt with instructions (tasks.prompt=mem1), its "
-    "chat template (model.chat_template=true) or the vocabulary that it knows (vocabulary)",
+    Ended.BAD_TAGS: "the model does not write the tags; speak to it as it was trained: by its chat template "
+    "(protocol=framed or tools), or in the tags that it knows (protocol.base)",
     Ended.TOOL_FAILED: "the trajectories (--out) say why under `detail`",
     Ended.ENGINE_FAILED: "the trajectories (--out) say why under `detail`",
     Ended.OUT_OF_TIME: "raise agent.time_limit_s, or lower agent.concurrency",

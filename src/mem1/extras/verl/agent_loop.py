@@ -25,7 +25,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 import mem1.extras.verl.register  # noqa: F401  # registers the estimators in the trainer's process
-from mem1.dialogue import Dialogue, open_dialogue
+from mem1.dialogue import Dialogue
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
@@ -33,6 +33,7 @@ from mem1.extras.verl.advantages import trajectory_name
 from mem1.extras.verl.engine import ServerEngine, asked_temperature, turn_outputs
 from mem1.extras.verl.settings import AGENT, VerlSettings, check_one_step, check_trainer, read_row, read_settings
 from mem1.memory import memory_policy
+from mem1.policy.protocol import resolve
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,9 +92,8 @@ def _codec(tokenizer: Any) -> Codec:
 def _dialogue(tokenizer: Any, recipe_path: str, overrides: tuple[str, ...]) -> Dialogue:
     """That of the recipe; made once, as each attempt asks for it."""
     settings = VerlSettings(recipe=recipe_path, overrides=overrides)
-    recipe, where = settings.opened, "the tokenizer of verl's configuration"
-    framed, codec = recipe.model.chat_template, _codec(tokenizer)
-    return open_dialogue(codec, settings.tags, chat=recipe.chat, framed=framed, source=tokenizer, where=where)
+    speaks = resolve(settings.opened)
+    return speaks.dialogue(_codec(tokenizer), tokenizer, "the tokenizer of verl's configuration")
 
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__

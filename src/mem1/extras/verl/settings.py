@@ -5,7 +5,7 @@
       overrides: ["tasks.top_k=5"]
       concurrency: 256
 
-The recipe supplies tasks, memory, vocabulary, budget and model.chat_template; verl's own configuration supplies
+The recipe supplies tasks, memory, protocol and budget; verl's own configuration supplies
 model, algorithm and sampling. Most of verl's defaults pass `check_trainer`; a wrong value would silently train on
 different numbers:
 
@@ -38,7 +38,8 @@ from mem1.errors import UserError
 from mem1.extras.verl.advantages import ALGORITHMS
 from mem1.memory import MemoryPolicy
 from mem1.parquet import write_rows
-from mem1.protocol import SUMMARY, Tags, vocabulary
+from mem1.policy.protocol import resolve
+from mem1.protocol import SUMMARY
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Task, task_from_json, task_to_json
@@ -55,10 +56,6 @@ class VerlSettings(Config):
     """Changes to the recipe, as dotted key=value."""
     concurrency: int = Field(default=256, ge=1, le=10_000)
     """Attempts that one agent-loop worker runs at a time, each in a thread."""
-
-    @property
-    def tags(self) -> Tags:
-        return vocabulary(self.opened.vocabulary)
 
     @property
     def opened(self) -> Recipe:
@@ -93,7 +90,8 @@ def _recipe(path: str, overrides: tuple[str, ...]) -> Recipe:
 @cache
 def _source(path: str, overrides: tuple[str, ...], split: Split) -> TaskSource:
     config = _recipe(path, overrides)
-    return config.tasks.source(split, vocabulary(config.vocabulary))
+    speaks = resolve(config)
+    return speaks.tasks.source(split, speaks.tags)
 
 
 AGENT = "mem1"

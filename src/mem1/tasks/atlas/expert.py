@@ -13,12 +13,12 @@ When a summary is requested, it writes its next state, with the answers, and con
     <summary> Velan Toris 's birthplace is Moru Kest . Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </summary>
     <IS> Q1 Moru Kest now Q2 Dora Lint 's seat ? Q2 last </IS> <query> Dora Lint 's seat </query>
 
-With a vocabulary that has notes, an answer is written once, into a note, and the final answer is the notes:
+With tags for notes, an answer is written once, into a note, and the final answer is the notes:
 
     <IS> Velan Toris 's birthplace is Moru Kest . now Q2 Dora Lint 's seat ? Q2 last </IS> <note> Q1 Moru Kest </note>
     <IS> Dora Lint 's seat is Ana Brul . done </IS> <note> Q2 Ana Brul </note> <answer> notes </answer>
 
-With a vocabulary that has a thought, the result of the last search is written there, apart from the memory. Where it
+With a tag for a thought, the result of the last search is written there, apart from the memory. Where it
 has a summary as well (`belief`), nothing is written beside a query that follows from what is in sight, in the first
 turn and after a summary:
 
@@ -38,7 +38,7 @@ from beside the one before it, and no two things are looked up at once:
     Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ?
     ->  now Q3 answer Q1 ; answer Q2 's mayor is Sela Prand ? answer Q1 Moru Kest ; answer Q2 Ana Brul 's mayor is ...
 
-With a vocabulary that has notes and `<recall>`, a name whose note is not in sight is written as unknown, where it is
+With tags for notes and `<recall>`, a name whose note is not in sight is written as unknown, where it is
 looked for, and then recalled, once. Of two that are not in sight, or if the other one is not any more when it comes,
 the question is noted as unknown:
 

@@ -9,7 +9,7 @@ given at the end of the prompt.
     <IS> and asteroid -> 6469 | Q1 = 6469 ; Q1 then Q2 </IS> <query> Q2 adapted from a ____ Mexican film </query>
     <IS> adapted from a -> 1961 | Q1 = 6469 ; Q2 = 1961 ; Q2 then done </IS> <answer> Q1 = 6469 ; Q2 = 1961 ; </answer>
 
-Answers that a search did not show are written down as unknown. With a vocabulary that has notes, each answer is written
+Answers that a search did not show are written down as unknown. With tags for notes, each answer is written
 once, into a note, and the final answer is the notes:
 
     <IS> and asteroid -> 6469 | Q1 then Q2 </IS> <note> Q1 = 6469 </note> <query> Q2 adapted from a ____ film </query>

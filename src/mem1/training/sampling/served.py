@@ -1,7 +1,7 @@
 """The servers that sample for a recipe, while it trains and when its trained policy is evaluated.
 
 with weight_sync(recipe, policy, ranks) as sync:                        None: this process samples
-with trained_agent(recipe, policy, tags, device, name="a") as agent:    agent.evaluate(recipe, source, folder=...)
+with trained_agent(recipe, policy, device, name="a") as agent:          agent.evaluate(recipe, source, folder=...)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mem1.evaluation.agents import Agent, policy_agent
 from mem1.evaluation.tokens import model_shape
 from mem1.lock import alone_in
 from mem1.policy.policy import Policy
-from mem1.protocol import Tags, vocabulary
+from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
@@ -28,24 +28,26 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
-    stops = policy.dialogue(config.chat, vocabulary(config.vocabulary)).stop_strings
+    stops = policy.dialogue(resolve(config)).stop_strings
     with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
         yield sync
 
 
 @contextmanager
-def trained_agent(recipe: Recipe, policy: Policy, tags: Tags, device: Device, *, name: str) -> Iterator[Agent]:
+def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) -> Iterator[Agent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
+    speaks = resolve(recipe)
     with weight_sync(recipe, policy) as sync:
         if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
-            yield policy_agent(recipe, policy, tags, device, name=name)
+            yield policy_agent(recipe, policy, speaks, device, name=name)
             return
         if recipe.rollout.sleep:
             release_unused()  # what training has held
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
         yield Agent(
             engine=sync.engine,
-            dialogue=policy.dialogue(recipe.chat, tags),
+            speaks=speaks,
+            dialogue=policy.dialogue(speaks),
             name=name,
             identity=policy.fingerprint,
             at_a_time=recipe.rollout.concurrency,
