@@ -288,7 +288,7 @@ class TestReport:
         page = (run / "report.html").read_text()
         assert "reward per task" in page and "peak tokens" in page and "mem1 quickstart --seed 7" in page
         data = json.loads(texts(run / "report.html"))
-        assert [(g["policy"], g["objectives"]) for g in data["groups"]] == [
+        assert [(g["name"], g["objectives"]) for g in data["groups"]] == [
             ("base", 1), ("base", 2), ("trained", 1), ("trained", 2),
         ]  # fmt: skip
         assert len(data["trajectories"]) == 12

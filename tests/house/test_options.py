@@ -209,7 +209,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["report.html", "deep/er/report.html"])
 def test_a_report_on_a_disk_that_cannot_be_written_is_explained(terminal: Terminal, run: Path, name: str):
     said = terminal.error("report", run, "--tokenizer", STAND_IN, "--out", f"/sys/kernel/{name}")
-    assert "cannot write the report" in said or "its folder cannot be made" in said
+    assert "cannot write the page" in said or "its folder cannot be made" in said
 
 
 def test_a_result_goes_into_folders_that_are_made(terminal: Terminal, run: Path, tmp_path: Path):

@@ -43,7 +43,7 @@ def recipe(tmp_path: Path) -> Recipe:
     shape.num_hidden_layers, shape.layer_types, shape.vocab_size = 2, ["full_attention"] * 2, 2000
     shape.save_pretrained(tmp_path)
     ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.group_size=1", "rl.pack_tokens=256")
-    return load_recipe("atlas-quick", f"model.path={tmp_path}", *ppo)
+    return load_recipe("atlas-quick", f"model.path={tmp_path}", "tasks.prompt=plain", *ppo)
 
 
 def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_that_make_them_fit(recipe: Recipe):
