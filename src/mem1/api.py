@@ -105,7 +105,7 @@ def evaluate(
     What is not given is as in the recipe, else as in a recipe's defaults.
     """
     from mem1.engines.chat_template import ChatTemplate
-    from mem1.evaluation.agents import Agent, loaded_agent, policy_agent
+    from mem1.evaluation.agents import EvaluatedModel, loaded_agent, policy_agent
     from mem1.policy.protocol import Known, resolve
     from mem1.recipe.protocol import FRAMED
 
@@ -132,7 +132,7 @@ def evaluate(
         raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
     else:
         speaks = resolve(recipe, Known(where="the engine", lacks="the engine brings no chat template"))
-        agent = Agent(
+        agent = EvaluatedModel(
             engine=given_model,
             speaks=speaks,
             dialogue=TagDialogue(given_model.codec, speaks.tags),

@@ -397,15 +397,15 @@ def without_hint(text: str) -> str:
 
 
 def observation(
-    text: str, turns: int, tags: Tags = PAPER, *, own_words: bool = False, memory: Filled | None = None
+    text: str, turns: int, tags: Tags = PAPER, *, trusted: bool = False, memory: Filled | None = None
 ) -> tuple[str, str]:
     """The environment's reply with hint, as (text inside the tags, text with the tags).
 
-    `text` comes from documents or the web, unless it is the environment's `own_words`; every environment relies on this
+    `text` comes from documents or the web, unless it is the environment's `trusted`; every environment relies on this
     function to make it harmless.
     """
     middle = tags.layout.partition("<{result}>")[2].partition("</{result}>")[0].strip()
-    harmless = strip_tags(text, tags) if own_words else strip_markup(text, tags)
+    harmless = strip_tags(text, tags) if trusted else strip_markup(text, tags)
     inside = middle.format(hint=f"[{tags.hint}]{turns_left(turns, tags, memory)}[/{tags.hint}]", text=harmless)
     return inside, tagged(inside, tags)
 

@@ -149,7 +149,7 @@ class _Register:
     """Formats of question files (`mem1.tasks.datasets.reading.Format`)."""
     tags: Registry = Registry("tags")
     """`mem1.Tags`."""
-    calls: Registry = Registry("calls")
+    tool_call_format: Registry = Registry("tool_call_format")
     """How models write calls of tools (`mem1.engines.tool_calls.CallFormat`)."""
     algorithm: Registry = Registry("algorithm")
     """Reinforcement-learning algorithms: subclasses of `mem1.algorithms.base.Algorithm`."""

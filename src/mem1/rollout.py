@@ -312,7 +312,7 @@ class Rollout(RolloutParts):
         """
         wanted = [() if a.turns[-1].action == SUMMARY else self.dialogue.actions(a.turns[-1]) for a in attempts]
         texts: list[list[str]] = [[] if actions else [""] for actions in wanted]
-        own_words: set[int] = set()
+        trusted: set[int] = set()
         for place in range(max(map(len, wanted), default=0)):
             acting: list[_Attempt] = []
             for attempt, actions, shown in zip(attempts, wanted, texts, strict=True):
@@ -327,10 +327,10 @@ class Rollout(RolloutParts):
             for attempt, shown in zip(attempts, texts, strict=True):
                 if (reply := found.get(id(attempt))) is not None:
                     shown[-1] = reply.text
-                    own_words.update([id(attempt)] if reply.own_words else [])
+                    trusted.update([id(attempt)] if reply.trusted else [])
                     self._reply(attempt, reply)
         told = [
-            (attempt, self._shown(attempt, shown, id(attempt) in own_words))
+            (attempt, self._shown(attempt, shown, id(attempt) in trusted))
             for attempt, shown in zip(attempts, texts, strict=True)
             if attempt.ended is None and attempt.turns_left > 0
         ]
@@ -338,9 +338,9 @@ class Rollout(RolloutParts):
         for (attempt, _), (text, ids) in zip(told, written, strict=True):
             attempt.turns[-1] = replace(attempt.turns[-1], observation=text, observation_ids=ids)
 
-    def _shown(self, attempt: _Attempt, texts: Sequence[str], own_words: bool) -> Shown:
+    def _shown(self, attempt: _Attempt, texts: Sequence[str], trusted: bool) -> Shown:
         memory = None if self.dialogue.tags.memory_left is None else self.context.filled(attempt.turns)
-        return Shown(attempt.turns[-1], tuple(texts), attempt.turns_left, own_words, memory)
+        return Shown(attempt.turns[-1], tuple(texts), attempt.turns_left, trusted, memory)
 
     def _reply(self, attempt: _Attempt, reply: Observation) -> None:
         if reply.failed is not None:

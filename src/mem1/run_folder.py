@@ -210,7 +210,7 @@ def rows_of(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 def given_warnings(folder: Path) -> list[str]:
-    """What was said of the run in a folder, in words."""
+    """Warnings recorded for the run in a folder, in words."""
     return [f"step {row['step']}: {row['text']}" for row in warnings_of(folder)]
 
 

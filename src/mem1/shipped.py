@@ -24,7 +24,7 @@ SHIPPED: Mapping[str, Mapping[str, str] | str] = {
     "prompt": "mem1.tasks.prompts:PROMPTS",
     "dataset": "mem1.tasks.datasets.reading:FORMATS",
     "tags": "mem1.protocol:TAG_SETS",
-    "calls": "mem1.engines.tool_calls:FORMATS",
+    "tool_call_format": "mem1.engines.tool_calls:FORMATS",
     "algorithm": {
         "grpo": "mem1.algorithms.group:Grpo",
         "dr_grpo": "mem1.algorithms.group:DrGrpo",

@@ -145,7 +145,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def small(recipe: Recipe) -> Recipe:
     """The same with a step of each stage and few tasks."""
-    changed: dict[str, object] = {"workers": 1, "tasks": recipe.tasks.few()}
+    changed: dict[str, object] = {"workers": 1, "tasks": recipe.tasks.sample()}
     asked = recipe.evaluation
     changed["evaluation"] = asked.model_copy(update={"tasks": min(2, asked.tasks), "objectives": asked.objectives[:2]})
     if (sft := recipe.sft) is not None:

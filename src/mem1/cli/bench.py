@@ -56,7 +56,7 @@ def command(
     ] = None,
     script: Annotated[
         str | None,
-        typer.Option(help="Scripted solver in their place; tokens of its state: unlimited, 1000, 200, 50, none."),
+        typer.Option(help="Use a scripted solver instead; tokens of its state: unlimited, 1000, 200, 50, none."),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="The script calls tools, as a chat model does.")] = False,
     suite: Annotated[str, typer.Option(help="quick, standard or full; or package.module:NAME.")] = "quick",
@@ -95,7 +95,7 @@ def command(
 ) -> None:
     """Measure how much of a long task a model keeps, with each memory, on tasks that nobody can have memorised.
 
-    What it will cost is estimated first. A run that was stopped goes on with the same command; nothing is asked twice.
+    What it will cost is estimated first. Rerun the command to resume; no request is repeated.
 
     \b
     mem1 bench --base-url http://127.0.0.1:8000/v1 --model qwen --memory full,notes
@@ -176,7 +176,7 @@ def command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taker:
+class _Participant:
     """Who takes the benchmark, before anything is loaded or asked."""
 
     name: str
@@ -195,7 +195,7 @@ def _served(
     setting: Sequence[str] | None,
     prices: PriceClass | None,
     max_cost: float | None,
-) -> _Taker:
+) -> _Participant:
     from mem1.bench.chat import ChatPlayer
     from mem1.bench.running import Journal
     from mem1.engines.servers import ModelServer
@@ -213,10 +213,10 @@ def _served(
             spending = Spending(MoneyLimit(max_cost, prices.unit), Usage(money=journal.money))
         return ChatPlayer.served(server, settings=settings, journal=journal, prices=prices, spending=spending)
 
-    return _Taker(name=model, memories=_CHAT, check=player(Journal(None)).check, player=player)
+    return _Participant(name=model, memories=_CHAT, check=player(Journal(None)).check, player=player)
 
 
-def _scripted(script: str, chat: bool, prices: PriceClass | None) -> _Taker:
+def _scripted(script: str, chat: bool, prices: PriceClass | None) -> _Participant:
     from mem1.bench.policies import script_player
     from mem1.bench.scripted import scripted_player
 
@@ -227,10 +227,10 @@ def _scripted(script: str, chat: bool, prices: PriceClass | None) -> _Taker:
         raise UserError("--chat: a chat agent without any state is --memory window(1)")
     name = f"script, {script}"
     player = (scripted_player if chat else script_player)(name, state=state, prices=prices)
-    return _Taker(name=name, memories=_CHAT if chat else _TAGS, check=player.check, player=lambda journal: player)
+    return _Participant(name=name, memories=_CHAT if chat else _TAGS, check=player.check, player=lambda journal: player)
 
 
-def _policy(path: str, device: str, prices: PriceClass | None) -> _Taker:
+def _policy(path: str, device: str, prices: PriceClass | None) -> _Participant:
     from mem1.memory import memory_policy
 
     def player(journal: Journal) -> Player:
@@ -239,7 +239,7 @@ def _policy(path: str, device: str, prices: PriceClass | None) -> _Taker:
         del journal  # nothing is asked of a server
         return policy_player(path, device=device, prices=prices)
 
-    return _Taker(name=Path(path).name, memories=_TAGS, check=memory_policy, player=player)
+    return _Participant(name=Path(path).name, memories=_TAGS, check=memory_policy, player=player)
 
 
 def _settings(given: Sequence[str]) -> dict[str, Any]:

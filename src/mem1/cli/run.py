@@ -322,7 +322,7 @@ def _server(chosen: Chosen) -> ModelServer:
     recipe = chosen.load()
     if not isinstance(recipe.engine, ModelServer):
         raise UserError("an agent with --mcp or --memory needs a chat server: give --base-url and --model")
-    opened = recipe.engine.elsewhere(recipe.model.path)
+    opened = recipe.engine.remote_engine(recipe.model.path)
     assert opened is not None
     server, _ = opened
     assert isinstance(server, ModelServer)

@@ -69,7 +69,7 @@ def command(
     path = find_recipe(recipe)
     config = load_recipe(path, *expanded(overrides or []))
     if config.engine.kind != "local":
-        raise UserError("[engine] is for mem1 eval and run; training samples by [rollout]: leave it out")
+        raise UserError("[engine] is for mem1 eval and run; training uses [rollout]; remove [engine]")
     folder = out or Path("runs") / path.stem
     options = [] if evaluate else ["--no-evaluate"]
     options += [] if upload is None else ["--upload", upload]

@@ -49,8 +49,8 @@ class Shown(NamedTuple):
     texts: tuple[str, ...]
     """The reply to each of its actions; to a summary, one that is empty."""
     turns_left: int
-    own_words: bool = False
-    """Whether the environment's author wrote the texts (`Observation.own_words`)."""
+    trusted: bool = False
+    """Whether the environment's author wrote the texts (`Observation.trusted`)."""
     memory: Filled | None = None
     """Tokens of its memory, and their limit; None: it has none."""
 

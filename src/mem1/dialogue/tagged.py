@@ -72,7 +72,7 @@ class TagDialogue:
 
     def replies(self, shown: Sequence[Shown]) -> list[tuple[str, tuple[int, ...]]]:
         texts = [
-            observation(one.texts[0], one.turns_left, self.tags, own_words=one.own_words, memory=one.memory)
+            observation(one.texts[0], one.turns_left, self.tags, trusted=one.trusted, memory=one.memory)
             for one in shown
         ]
         encoded = self.codec.encode_each_untrusted([tagged for _, tagged in texts], self.tags)

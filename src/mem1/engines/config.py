@@ -63,7 +63,7 @@ class EngineConfig(Config):
     kind: str = ""
     """local, server, script, a registered name, or package.module:Name."""
 
-    def elsewhere(self, model: str | None) -> tuple[ServedModel | OwnEngine, str | None] | None:
+    def remote_engine(self, model: str | None) -> tuple[ServedModel | OwnEngine, str | None] | None:
         """What completes contexts in place of the model of [model] (its path), and whose tokenizer counts by default.
 
         None: the model itself does, in this process.
@@ -87,7 +87,7 @@ class ServedModel(ModelServer, EngineConfig):
     """Tokenizer of the served model, to count and cut tokens: a folder, a Hugging Face id in the local cache, or
     "stand-in", which counts with another model's. None: that of model.path."""
 
-    def elsewhere(self, model: str | None) -> tuple[ServedModel, str]:
+    def remote_engine(self, model: str | None) -> tuple[ServedModel, str]:
         """Raises UserError where neither this section nor [model] names the model."""
         name = self.model or model
         if not name:
@@ -132,7 +132,7 @@ class OwnEngine(EngineConfig):
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Tasks worked on at a time."""
 
-    def elsewhere(self, model: str | None) -> tuple[OwnEngine, str | None]:
+    def remote_engine(self, model: str | None) -> tuple[OwnEngine, str | None]:
         return self, model
 
     @property

@@ -216,7 +216,7 @@ def call_format(name: str) -> CallFormat:
 
     Raises UserError for an unknown name, and for a thing that reads no completions.
     """
-    found = register.calls.get(name)
+    found = register.tool_call_format.get(name)
     if not callable(getattr(found, "read", None)):
         raise UserError(f"the calls {name!r} are a {type(found).__name__}; it must be an object with a method read")
     return found

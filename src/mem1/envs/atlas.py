@@ -78,7 +78,7 @@ class AtlasTasks(QuestionTasks):
     def small(self) -> AtlasTasks:
         return self.model_copy(update={"worlds": 1, "entities": 60, "questions_per_world": 60})
 
-    def few(self) -> AtlasTasks:
+    def sample(self) -> AtlasTasks:
         return self.model_copy(update={"worlds": 1})
 
     def text_sizes(self, objectives: int) -> TextSizes:

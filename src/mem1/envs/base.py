@@ -39,7 +39,7 @@ class Observation:
     """The answer so far, where actions make it up (a shop's purchases); None: unchanged by this action."""
     ended: bool = False
     """True: the attempt is over, and `answer` is scored."""
-    own_words: bool = False
+    trusted: bool = False
     """True: the environment's author wrote the text, and it may ask for tags of its own; False: strangers may have."""
 
 

@@ -91,7 +91,7 @@ class EnglishTasks(QuestionTasks):
     def small(self) -> EnglishTasks:
         return self.model_copy(update={"worlds": 1, "entities": 80})
 
-    def few(self) -> EnglishTasks:
+    def sample(self) -> EnglishTasks:
         return self.model_copy(update={"worlds": 1})
 
     def text_sizes(self, objectives: int) -> TextSizes:

@@ -81,7 +81,7 @@ class GymnasiumTasks(TasksConfig):
         return self.turn_limit
 
     def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
-        return measured(self.around(source.environment), task)
+        return measured(self.wrap_environment(source.environment), task)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class TasksConfig(Config):
             "development() that returns its configuration for them, or leave out evaluation.every"
         )
 
-    def around(self, environment: Environment) -> Environment:
+    def wrap_environment(self, environment: Environment) -> Environment:
         """The environment that attempts use."""
         return environment if self.environment is None else register.environment.get(self.environment)(environment)
 
@@ -149,7 +149,7 @@ class TasksConfig(Config):
         """A description of the tasks if a dry run cannot draw them; None: it draws them. Raises UserError."""
         return None
 
-    def few(self) -> TasksConfig:
+    def sample(self) -> TasksConfig:
         """The same tasks, made as cheaply as possible."""
         return self
 
@@ -170,7 +170,7 @@ class TasksConfig(Config):
 
     def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
         """The metrics of an attempt at the task, by name: those of one without answer, and of one that is right."""
-        environment = self.around(source.environment)
+        environment = self.wrap_environment(source.environment)
         gold = "; ".join(f"Q{n} {q.answers[0]}" for n, q in zip(task.numbers, task.questions, strict=True))
         answers = ("", gold) if tags.answers else ("",)
         return {name: value for answer in answers for name, value in environment.score(task, answer).metrics.items()}

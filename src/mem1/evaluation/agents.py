@@ -1,4 +1,4 @@
-"""Who works on the tasks of a recipe (a model in this process, a server, a script), and its evaluation.
+"""The model under evaluation (in this process, behind a server, or a script), and its evaluation.
 
 agent = open_agent(recipe)                       the one of the recipe's [engine]
 agent = policy_agent(recipe, policy)             a policy in this process
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agent:
+class EvaluatedModel:
     """A model that is ready to work."""
 
     engine: Engine
@@ -103,10 +103,10 @@ class Agent:
             )
 
 
-def open_agent(recipe: Recipe, machine: Machine | None = None) -> Agent:
+def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedModel:
     """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
     path = recipe.model.path
-    opened = recipe.engine.elsewhere(path)
+    opened = recipe.engine.remote_engine(path)
     if opened is None:
         if recipe.model.new is not None:
             raise UserError("the recipe's model is new: train it first, and give the trained folder by --model")
@@ -117,7 +117,7 @@ def open_agent(recipe: Recipe, machine: Machine | None = None) -> Agent:
     dialogue = speaks.dialogue(codec, folder)
     engine = config.engine(dialogue)
     identity = f"{config.identity_of(engine)} tokens of {codec.fingerprint()}"
-    return Agent(
+    return EvaluatedModel(
         engine=engine,
         speaks=speaks,
         dialogue=dialogue,
@@ -130,7 +130,7 @@ def open_agent(recipe: Recipe, machine: Machine | None = None) -> Agent:
     )
 
 
-def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> Agent:
+def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> EvaluatedModel:
     """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
     from mem1.engines.device import Machine, choose
     from mem1.policy.policy import load_policy
@@ -144,7 +144,7 @@ def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = Non
 
 def policy_agent(
     recipe: Recipe, policy: Policy, speaks: ResolvedProtocol, device: Device | None = None, *, name: str
-) -> Agent:
+) -> EvaluatedModel:
     """A policy in this process, with the recipe's workers; `device`: None is where its weights are."""
     from mem1.engines.device import Device
     from mem1.engines.workers import local_engine
@@ -153,7 +153,7 @@ def policy_agent(
     device = device or Device(name=str(policy.model.device), at=policy.model.device)
     computed, dialogue = policy.computed(device), policy.dialogue(speaks)
     workers = device.workers(recipe.workers)
-    return Agent(
+    return EvaluatedModel(
         engine=local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=workers),
         speaks=speaks,
         dialogue=dialogue,

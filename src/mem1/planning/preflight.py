@@ -145,7 +145,7 @@ def _tasks(config: Recipe) -> str:
     if (found := tasks.check_tasks()) is not None:
         return found
     trains = config.sft is not None or config.rl is not None
-    source = tasks.few().source("train" if trains else "evaluation", tags)
+    source = tasks.sample().source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
     codec = recipe_codec(config)
     for objectives in sizes:

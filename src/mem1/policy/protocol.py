@@ -144,7 +144,7 @@ class Known:
         """What is known of the recipe's model, wherever it runs."""
         if recipe.model.new is not None:
             return cls(where="a new model", lacks="a new model has no chat template")
-        elsewhere = recipe.engine.elsewhere(recipe.model.path)
+        elsewhere = recipe.engine.remote_engine(recipe.model.path)
         if elsewhere is None:
             return cls.at(policy_folder(recipe.model.path or SHIPPED))
         config, default = elsewhere

@@ -29,7 +29,7 @@ def recipe_rollout(
 
     Raises UserError where there is no such agent, and where its calls cannot be recorded exactly.
     """
-    environment = config.tasks.around(source.environment)
+    environment = config.tasks.wrap_environment(source.environment)
     offering = dialogue.offering(getattr(environment, "tools", ()))
     common = {"engine": engine, "environment": environment, "budget": config.budget, "on_turn": on_turn}
     if config.agent is None:

@@ -93,8 +93,8 @@ def test_a_conversation_goes_on_in_the_state_that_its_own_replies_led_to(live: i
 
 def test_the_words_of_an_environment_keep_their_tags_but_none_of_the_vocabulary():
     reply = one(source(games.GUESS, most_tasks=5), "-1")
-    assert reply.own_words
-    inside, _ = observation(reply.text, 3, PAPER_SHOP, own_words=True)
+    assert reply.trusted
+    inside, _ = observation(reply.text, 3, PAPER_SHOP, trusted=True)
     assert inside.endswith("It is <i>higher</i> than -1. (/info)(action)")
     assert observation(reply.text, 3, PAPER_SHOP)[0].endswith("It is (i)higher(/i) than -1. (/info)(action)")
 

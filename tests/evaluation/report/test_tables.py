@@ -93,6 +93,7 @@ def test_seeds_of_one_family_are_shown_each_and_as_their_mean_with_the_lowest_an
         ["trained, a", "s0"], ["trained, a", "s1"], ["trained, a", "mean of 2 runs"], ["trained, b", "other"],
     ]  # fmt: skip
     assert "[lowest run, highest run]" in note(seeds()) and "lowest run" not in note(rows())
+    assert "[lowest run, highest run]" in " ".join(printed(seeds()).split())
 
 
 def test_markdown_is_a_table_whose_cells_cannot_leave_it():

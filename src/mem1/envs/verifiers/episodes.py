@@ -197,7 +197,7 @@ class Play:
         if self._request is None:
             return Observation(text="")
         messages = news(self._request[0])
-        return Observation(text=shown(messages), own_words=all(message["role"] != "tool" for message in messages))
+        return Observation(text=shown(messages), trusted=all(message["role"] != "tool" for message in messages))
 
     async def _end(self) -> Outcome:
         if self._request is not None:

@@ -93,7 +93,7 @@ class VerifiersTasks(TasksConfig):
         return self.turn_limit
 
     def measured(self, source: TaskSource, task: Task, tags: Tags) -> Mapping[str, Metric]:
-        return measured(self.around(source.environment), task)
+        return measured(self.wrap_environment(source.environment), task)
 
     def settings(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """What verifiers calls the configuration of the environment."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mem1.engines.device import Device, release_unused
-from mem1.evaluation.agents import Agent, policy_agent
+from mem1.evaluation.agents import EvaluatedModel, policy_agent
 from mem1.evaluation.tokens import model_shape
 from mem1.lock import alone_in
 from mem1.policy.policy import Policy
@@ -34,7 +34,7 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
 
 
 @contextmanager
-def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) -> Iterator[Agent]:
+def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) -> Iterator[EvaluatedModel]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
     speaks = resolve(recipe)
     with weight_sync(recipe, policy) as sync:
@@ -44,7 +44,7 @@ def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) 
         if recipe.rollout.sleep:
             release_unused()  # what training has held
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
-        yield Agent(
+        yield EvaluatedModel(
             engine=sync.engine,
             speaks=speaks,
             dialogue=policy.dialogue(speaks),
