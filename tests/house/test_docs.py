@@ -32,6 +32,7 @@ from mem1.cli.options import only_checked
 from mem1.configuration import load_toml
 from mem1.configuration.toml import dumps, read_toml
 from mem1.errors import UserError
+from mem1.model_folder import asset
 from mem1.recipe.recipe import Recipe
 from mem1.tasks.atlas import make_world
 from mem1.tasks.compose import Split
@@ -81,7 +82,7 @@ DOWNLOADED = (
 )
 """What a reader has and the test has not; a command may stop because one of them is missing."""
 EXTRAS = set(read_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"])
-SHIPPED = ROOT / "src" / "mem1" / "assets" / "atlas-warm-start"
+SHIPPED = asset("atlas-warm-start")
 WHOLE = """
 [tasks]
 kind = "multihop"

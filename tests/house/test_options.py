@@ -10,7 +10,6 @@ import io
 import json
 import os
 import shutil
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,14 @@ from mem1.cli.main import ended_by, main
 from mem1.cli.options import only_checked
 from mem1.cli.progress import TrainingBar, bars
 from mem1.configuration import Config
+from mem1.model_folder import asset
 from mem1.policy.folders import policy_folder, tokenizer_folder
 from mem1.recipe.scripted import search_then_answer
 from mem1.records import Question
 from mem1.tasks.prompts import PROMPTS, first_question, render
 from mem1.training.train import Progress
 
-STAND_IN = Path(str(resources.files("mem1"))) / "assets" / "stand-in"
+STAND_IN = asset("stand-in")
 OPTIONS = {str(option): option for options in walk().values() for option in options}
 OF_THE_COMMAND_ALONE = {
     # what is shown or served, for which nothing in the library has a default

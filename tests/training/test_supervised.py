@@ -27,6 +27,7 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.model_folder import asset
 from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.policy.protocol import ResolvedProtocol
 from mem1.protocol import PAPER, RELEASED, Tags
@@ -45,7 +46,7 @@ from mem1.training.train import Progress, train
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
 RELEASED_FILES = "mem1_release_files:read_trajectories"
-STAND_IN = Codec.load(Path(__file__).parents[2] / "src" / "mem1" / "assets" / "stand-in")
+STAND_IN = Codec.load(asset("stand-in"))
 FRAME = ChatTemplate(CODEC.encode("Q2"), CODEC.encode("Q3 Q4"))
 ATLAS = SMALL.source("train", PAPER)
 ROOMY = Budget(completion_extra=4000, context=16_000)

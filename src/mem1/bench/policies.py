@@ -3,7 +3,7 @@
     player = policy_player("shipped")           or a folder, or "random": a small model with random weights
     player = script_player("200", state=200)    the scripted solver, whose states keep their first 200 tokens
 
-The memory is a memory: full, constant, masked, summary(n), fold(k), window(k), none and others. A policy that
+The memory is full, constant, masked, summary(n), fold(k), window(k), none or another of `mem1.memory`. A policy that
 knows no tags scores 0, and its ending says why; a model with a chat template gets its prompts in it.
 """
 

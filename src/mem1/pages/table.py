@@ -73,7 +73,7 @@ def printed(
     left: Sequence[int] = (),
     grouped: bool = False,
 ) -> rich_table.Table:
-    """A table for the terminal; cells and caption are in the terminal's markup.
+    """A table for the terminal; cells are in the terminal's markup.
 
     names    leading columns, left-aligned and broken where the terminal is too narrow
     left     further columns that are left-aligned; all others are right-aligned
@@ -85,7 +85,7 @@ def printed(
         pad_edge=False,
         title=title and escape(title),
         title_justify="left",
-        caption=caption,
+        caption=caption and escape(caption),
         caption_justify="left",
     )
     for number, heading in enumerate(headings):

@@ -185,7 +185,7 @@ def print_table(rows: Sequence[ReportRow], console: Console) -> None:
 
 def _printed(headings: Sequence[str], table: Table, caption: str) -> Any:
     cells = [[escape(cell or "") for cell in line] for line in table.rows]
-    return printed(headings, cells, caption=escape(caption), names=table.names, grouped=True)
+    return printed(headings, cells, caption=caption, names=table.names, grouped=True)
 
 
 def markdown(rows: Sequence[ReportRow]) -> str:
