@@ -164,6 +164,12 @@ class TestSteps:
         )  # a critic has no output matrix
         assert four.gradients < alone.gradients / 3
 
+    def test_shards_are_planned_on_the_cpu_also_where_a_gpu_is(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(torch._C, "_get_accelerator", lambda *_: torch.device("cuda"))
+        attempts, shape = made(groups=1, attempts=2), small(tiny_model("qwen3").config, vocab_size=100)
+        step = measured(load_recipe("atlas-quick", *BF16), shape, "rl", attempts, ranks=2, gpu=True)
+        assert step.parts["weights: policy"] > 0
+
     def test_scores_are_held_by_blocks_alone_on_a_gpu(self):
         attempts = benchmark.attempts("full", 40)
         shape = small(tiny_model("qwen3").config, vocab_size=40)

@@ -115,7 +115,8 @@ class Placement:
         if not self.spread or any(not p.is_floating_point() for p in module.parameters()):
             module.to(self.ranks.device.at)  # weights in 4 bits too, which are not sharded
         if self.spread:  # moves one layer at a time, and keeps this rank's rows of it
-            shard(module, self.config or Distributed(), offload=offload, full_precision=full_precision)
+            config, device = self.config or Distributed(), self.ranks.device.at
+            shard(module, config, device=device, offload=offload, full_precision=full_precision)
         return module
 
     def copied(self, module: M) -> M:

@@ -4,7 +4,7 @@
 
     with joined() as ranks:                     one process without torchrun: Ranks(), which waits for nobody
         ranks.gather_json(ranks.rank)           ->  [0, 1] on both
-    shard(model, Distributed())
+    shard(model, Distributed(), device=ranks.device.at)
     as_forward(model, lambda: score(model, ...))        inside, weights are gathered layer by layer
 
 Everything that ranks exchange besides weights and gradients goes through `gather`, as bytes that are never unpickled.
@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -227,17 +228,26 @@ Output = TypeVar("Output", Tensor, tuple[Tensor, ...])
 _FORWARD = "_mem1_forward"
 
 
-def shard(module: nn.Module, config: Distributed, *, offload: bool = False, full_precision: bool = False) -> None:
+def shard(
+    module: nn.Module,
+    config: Distributed,
+    *,
+    device: torch.device,
+    offload: bool = False,
+    full_precision: bool = False,
+) -> None:
     """Shard the module over all ranks, in place; every rank must hold the same weights.
 
+    device              where this rank computes, which need not be the GPU that its machine has
     offload             keep its weights in the computer's memory
     full_precision      ignore `mixed_precision`, as for a critic's head
     """
     mixed = config.mixed_precision is not None and not full_precision
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    away = torch.cuda.is_available() and (offload or config.cpu_offload)  # without a GPU they are there anyway
+    away = device.type == "cuda" and (offload or config.cpu_offload)  # without a GPU they are there anyway
     frozen = {p for p in module.parameters() if not p.is_floating_point()}  # 4-bit weights: whole on every rank
     options = {
+        "mesh": init_device_mesh(device.type, (distributed.get_world_size(),)),
         "ignored_params": frozen,
         "mp_policy": precision if mixed else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if away else OffloadPolicy(),
