@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,19 +80,19 @@ def tests(here: Here) -> None:
 
     root = Path(__file__).parents[1]
     files = [str(file) for file in sorted((root / "tests").rglob("test_*.py")) if "pytest.mark.gpu" in file.read_text()]
-    outcomes: dict[str, int] = {}
+    reports: list[pytest.TestReport] = []
 
     class Kept:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            if report.when != "call" and report.passed:
-                return
-            outcomes[report.outcome] = outcomes.get(report.outcome, 0) + 1
-            if report.outcome != "skipped":
-                name = report.nodeid.rpartition("/")[2]
-                here.row(name, outcome=report.outcome, seconds=report.duration, why=report.longreprtext[-600:])
+            if report.when == "call" or not report.passed:
+                reports.append(report)
 
     code = pytest.main(["-q", "-m", "gpu", "-p", "pytest_timeout", "-p", "no:cacheprovider", *files], plugins=[Kept()])
-    here.row("all", **outcomes)
+    for report in reports:  # while tests run, a row would be a file outside their folders
+        if report.outcome != "skipped":
+            name = report.nodeid.rpartition("/")[2]
+            here.row(name, outcome=report.outcome, seconds=report.duration, why=report.longreprtext[-600:])
+    here.row("all", **Counter(report.outcome for report in reports))
     if code:
         raise SystemExit(int(code))
 

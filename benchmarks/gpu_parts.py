@@ -287,23 +287,24 @@ def rl(here: Here) -> None:
         forced, known = Forced(rollout.dialogue), policy.codec.vocab_size
         engine.steering = lambda context, sampled, drawn, budget: forced(context, sampled, drawn % known, budget)
         stage = RlStage(policy, recipe.rl, rollout, source, recipe.seed, placement=placement)
-        done = []
         for index in range(steps):
             with here.peak() as peak:
                 start = here.clock()
                 metrics = stage.step(index)
                 seconds = here.clock() - start
                 attempts = tuple(t for group in stage.groups for t in group.trajectories)
+                tokens = sum(turn.num_tokens for t in attempts for turn in t.turns)
+                sizes = {"tokens": tokens, "turns": sum(len(t.turns) for t in attempts), "seconds": seconds}
                 more = {key: metrics[key] for key in ("grad_norm", "sampler_trainer_mean", "sampler_trainer_max")}
-                done.append((attempts, seconds, {**peak(), **stage.timings, **more}))
-    for index, (attempts, seconds, found) in enumerate(done):  # a plan joins processes of its own
-        (plan,) = make_plan(recipe, attempts=Attempts(recorded=attempts)).stages
-        tokens = sum(turn.num_tokens for t in attempts for turn in t.turns)
-        rates = here.rates(tokens=tokens, flops=sum(plan.flops.values()), seconds=seconds)
-        sizes = {"tokens": tokens, "turns": plan.tokens.calls, "sampled": plan.tokens.sampled}
-        here.row(f"step {index}", **sizes, **rates, planned_gb=round(plan.memory.peak / 1e9, 2), **found)
+                rate = {"tokens_per_second": tokens / seconds}
+                here.row(f"step {index}", **sizes, **rate, **peak(), **stage.timings, **more)
     if not metrics["grad_norm"]:
         raise SystemExit("nothing was trained")
+    start = time.perf_counter()  # a plan joins processes of its own, and its step on fake tensors takes half a minute
+    (plan,) = make_plan(recipe, attempts=Attempts(recorded=attempts)).stages
+    rates = here.rates(tokens=tokens, flops=sum(plan.flops.values()), seconds=seconds)
+    took = {"planned_gb": round(plan.memory.peak / 1e9, 2), "planning_s": round(time.perf_counter() - start, 1)}
+    here.row(f"plan of step {steps - 1}", sampled=plan.tokens.sampled, **rates, **took)
 
 
 def part(name: str) -> Callable[[Here], None]:

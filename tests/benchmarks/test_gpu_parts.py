@@ -43,14 +43,15 @@ def test_every_part_runs_as_typed_at_tiny_size(tmp_path: Path):
         assert list(found) == ["flex", "blocks", "turns"]
         assert len({row["tokens"] for row in found.values()}) == 1, "all variants count the same work"
         assert found["blocks"]["computed"] < found["turns"]["computed"], "the tree shares contexts"
-    timed = [*rows["flex-7B"].values(), *rows["sampling"].values(), *rows["rl"].values(), rows["evaluation"]["cpu"]]
+    planned = rows["rl"]["plan of step 0"]
+    timed = [*rows["flex-7B"].values(), *rows["sampling"].values(), planned, rows["evaluation"]["cpu"]]
     for row in timed:
         assert row["tokens_per_second"] > 0
         assert row["share"] == pytest.approx(row["tflops"] / summary["ceiling_tflops"])
     assert all(not row["not_passed"] for name in ("flex", "blocks") for row in rows[f"verify-{name}"].values())
     assert list(rows["verify-flex"]) == ["constant", "full"]
     assert rows["rl"]["step 0"]["grad_norm"] > 0 and rows["rl"]["step 0"]["turns"] > 16, "several turns per attempt"
-    assert rows["rl"]["step 0"]["planned_gb"] > 0
+    assert planned["planned_gb"] > 0
     assert rows["resume"]["resumed on cpu"]["differences_by_step"] == [0.0, 0.0]
     assert rows["evaluation"]["attempts as on the CPU"]["cpu"] == 1.0
     assert rows["tests"]["all"]["skipped"] >= 11
