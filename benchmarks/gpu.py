@@ -75,7 +75,7 @@ PARTS = {
     "flex-1.5B": Limits(seconds=100),
     "flex-7B": Limits(seconds=150),
     "sampling": Limits(seconds=100),
-    "rl": Limits(seconds=100),
+    "rl": Limits(seconds=150),
     "tests": Limits(seconds=240, beside=True),
     "resume": Limits(seconds=240, beside=True),
     "evaluation": Limits(seconds=240, beside=True),
