@@ -86,7 +86,7 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def explain_full_disk(what: str, kept: str) -> Iterator[None]:
+def explain_full_disk(what: str, kept: str, then: str = "free some space and continue with --resume") -> Iterator[None]:
     """Turn "no space", "over quota" and "file too large" into a UserError; any other error rises as it is.
 
         with explain_full_disk("metrics of step 12", "the last checkpoint is intact"): ...
@@ -95,6 +95,7 @@ def explain_full_disk(what: str, kept: str) -> Iterator[None]:
 
     what    what was being written
     kept    what is still there
+    then    the next step
     """
     try:
         yield
@@ -102,10 +103,7 @@ def explain_full_disk(what: str, kept: str) -> Iterator[None]:
         if _errno(error) not in _FULL:
             raise
         reason = os.strerror(_errno(error))
-        raise UserError(
-            f"no space left on the disk while writing {what} ({reason}); "
-            f"{kept}: free some space and continue with --resume"
-        ) from error
+        raise UserError(f"no space left on the disk while writing {what} ({reason}); {kept}: {then}") from error
 
 
 def _errno(error: Exception) -> int:

@@ -1,9 +1,8 @@
-"""Models on this machine, in a folder or in Hugging Face's cache; nothing is downloaded and no pickle is opened.
+"""Encoders and other models in folders; no pickle is opened.
 
 asset("stand-in")                       the folder of that name in the package
-cached_snapshot("Qwen/Qwen2.5-7B-Instruct")
-->  ~/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/a09a...
 model_folder("models/e5-base-v2")       Path("models/e5-base-v2")
+model_folder("intfloat/e5-base-v2")     its snapshot in the cache of Hugging Face
 fingerprint(folder)                     "9f1c..."     SHA-256 of everything that determines the vectors
 """
 
@@ -14,43 +13,18 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import re
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from mem1.durable import sha256_of
 from mem1.errors import UserError
-
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_FOLDERS = ("models", "runs", "checkpoints", "weights")
-"""Common names of local folders; no owner on Hugging Face has one."""
+from mem1.hub import hub_name
 
 
 def asset(name: str) -> Path:
     """A folder that comes with the package: a shipped policy, a tokenizer, the recipes."""
     return Path(str(resources.files("mem1"))) / "assets" / name
-
-
-def cached_snapshot(name: str) -> Path | None:
-    """The folder of a model in Hugging Face's cache; None: not there, or `name` is not an id."""
-    if _ID.fullmatch(name) is None:
-        return None
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError, OSError):
-        return None
-
-
-def how_to_fetch(name: str) -> str:
-    """Advice to add to the message that a folder does not exist, where the name could be an id."""
-    owner = Path(name).parts[:1]
-    if _ID.fullmatch(name) is None or owner[0] in _FOLDERS or Path(*owner).is_dir():
-        return ""
-    return f"; if it is a Hugging Face id, download it first (mem1 downloads nothing by itself): hf download {name}"
 
 
 _CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
@@ -87,13 +61,14 @@ def load_model(
 
 
 def model_folder(name: str) -> Path:
-    """The folder called `name`, else the cached snapshot of this Hugging Face id.
+    """The folder called `name`, else the snapshot of this Hugging Face id.
 
     Raises UserError where there is neither, or where weights are pickled, since a pickle can run code.
     """
-    folder = Path(name) if os.path.isdir(name) else cached_snapshot(name)
-    if folder is None:
-        raise UserError(f"no folder {name}; check the path{how_to_fetch(name)}")
+    hub = hub_name(name)
+    folder = Path(name) if hub is None else hub.folder(weights=True)
+    if not os.path.isdir(folder):
+        raise UserError(f"no folder {name}; check the path")
     if not any(folder.rglob(_WEIGHTS)):
         raise UserError(f"{folder} has no weights in {_WEIGHTS}; mem1 reads weights only from safetensors")
     for pattern in _PICKLES:

@@ -2,7 +2,8 @@
 
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
-        resolved.json        command, fingerprint of the configuration, versions, devices, what [sft] was given, starts
+        resolved.json        command, fingerprint of the configuration, versions, devices, commit of the model, what
+                             [sft] was given, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         warnings.jsonl       see `training/monitoring/watch.py`
@@ -30,6 +31,7 @@ from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, t
 from mem1.configuration.toml import value_text
 from mem1.durable import explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
+from mem1.hub import hub_name
 from mem1.version import __version__
 
 RESOLVED = "resolved.json"
@@ -118,6 +120,12 @@ class RunFolder:
         """Record how the policy speaks."""
         self._note("protocol", dict(protocol))
 
+    def note_model(self, name: str | None) -> None:
+        """Record the commit of the model with this id, which `pin_model` reads; nothing for other models."""
+        hub = None if name is None else hub_name(name)
+        if hub is not None:
+            self._note("model", {"name": name, "commit": hub.commit})
+
     def note_start(self, *, after_step: int, ranks: int) -> None:
         """Record that `ranks` processes train from here on. Starts whose steps were all lost are forgotten."""
         starts = [start for start in self._resolved().get("starts", []) if start["after_step"] < after_step]
@@ -135,13 +143,28 @@ class RunFolder:
             )
 
     def _resolved(self) -> dict[str, Any]:
-        path = self.path / RESOLVED
-        return json.loads(path.read_bytes()) if path.is_file() else {}
+        return _read_resolved(self.path)
 
     def _note(self, key: str, value: object) -> None:
         resolved = {**self._resolved(), key: value}
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
             write_file(self.path / RESOLVED, json.dumps(resolved, indent=2).encode())
+
+
+def pin_model(run: Path) -> None:
+    """Let the id of the model that this run began with mean the same commit in this process, if it has an id.
+
+    What continues or reads a run calls it first: the hub may have moved on.
+    """
+    model = _read_resolved(run).get("model", {})
+    hub = hub_name(model.get("name", ""))
+    if hub is not None and model.get("commit"):
+        hub.pin(model["commit"])
+
+
+def _read_resolved(run: Path) -> dict[str, Any]:
+    path = run / RESOLVED
+    return json.loads(path.read_bytes()) if path.is_file() else {}
 
 
 def made_by(command: Sequence[str]) -> dict[str, Any]:

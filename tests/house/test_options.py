@@ -17,6 +17,7 @@ import annotated_types
 import pydantic
 import pytest
 from commands import Option, walk
+from hubs import new_process
 from rich.console import Console
 from samples import write_lines
 from tag_sets import PAPER_NOTES
@@ -266,6 +267,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    new_process(monkeypatch)
     return folder / "snapshots" / "abc"
 
 
@@ -278,16 +280,16 @@ class TestModelsByTheirId:
         monkeypatch.chdir(tmp_path)
         assert policy_folder("org/tiny") == Path("org/tiny")
 
-    def test_for_another_the_command_that_fetches_it_is_named_but_not_for_a_folder(
+    def test_of_another_it_says_that_the_network_is_off_but_not_of_a_folder(
         self, cache: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ):
         said = terminal.error("eval", "--model", "org/other", "--objectives", "1", "--limit", "1")
-        assert "download it first (mem1 downloads nothing by itself): hf download org/other" in said
+        assert "org/other is not in the cache of Hugging Face" in said and "HF_HUB_OFFLINE is set" in said
         for folder in ("nowhere", "models/nowhere", "runs/mine", f"{cache.parents[2].name}/nowhere"):
             with monkeypatch.context() as there:
                 there.chdir(cache.parents[3])
                 said = terminal.error("eval", "--model", folder, "--objectives", "1", "--limit", "1")
-            assert f"{folder} is " in said and "hf download" not in said
+            assert f"{folder} is no model folder: config.json is missing" in said and "cache" not in said
 
     @pytest.mark.parametrize("given", [None, "org/tiny", "shipped", "stand-in"])
     def test_the_tokenizer_of_a_served_model_is_found_likewise(self, cache: Path, given: str | None):

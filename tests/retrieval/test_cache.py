@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from cloze_documents import corpus
 
+from mem1.cache import CACHE_VARIABLE
 from mem1.envs.cloze import open_cloze_folder
 from mem1.retrieval import bm25
-from mem1.retrieval.index_folder import CACHE_VARIABLE, open_bm25
+from mem1.retrieval.index_folder import open_bm25
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.datasets import write_passages
 

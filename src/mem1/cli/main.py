@@ -112,14 +112,13 @@ _M_MMAP_THRESHOLD = -3
 
 
 def prepare() -> None:
-    """Waiting threads sleep, large tensors are recycled, nothing is fetched from a hub, and other packages are quiet.
+    """Waiting threads sleep, large tensors are recycled, and other packages are quiet.
 
     OpenMP's spinning costs several times on a shared machine. glibc gives every large block back to the kernel
     at once; keeping it about doubles the speed of training a small model on a CPU.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     atexit.register(gc.freeze)  # the interpreter's end would look for cycles in all that torch holds, for over a second
     if logging.lastResort is not None:

@@ -202,7 +202,7 @@ class ShortName:
 
 
 SHORT_NAMES: Mapping[str, ShortName] = {
-    "model": ShortName("model.path", str, "Folder or cached Hugging Face id; 'shipped'; a server's name for it."),
+    "model": ShortName("model.path", str, "Folder, Hugging Face id or GGUF file; 'shipped'; a server's name for it."),
     "base_url": ShortName("engine.urls", list[str], "Server of OpenAI's protocol with --model; repeat for failover."),
     "tokenizer": ShortName("engine.tokenizer", str, "Tokenizer of the served model: folder, id, or 'stand-in'."),
     "questions": ShortName("tasks.questions", str, "File of questions."),

@@ -78,9 +78,12 @@ def command(
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.engines.device import Machine
     from mem1.policy.protocol import resolve
+    from mem1.run_folder import pin_model
     from mem1.training.ranks.placement import Placement, joined_for
     from mem1.training.train import train
 
+    if resume:
+        pin_model(folder)
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return

@@ -25,7 +25,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from mem1.errors import UserError
-from mem1.model_folder import how_to_fetch
+from mem1.hub import not_here
 from mem1.protocol import Tags
 from mem1.records import Span, Task
 from mem1.sanitize import CONTROL_TOKENS, break_tokens, breakable
@@ -54,8 +54,8 @@ class Codec:
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise UserError(
-                f"{path} does not exist; mem1 needs the fast tokenizer of the model (tokenizer.json)"
-                + how_to_fetch(str(folder))
+                not_here(str(folder))
+                or f"{path} does not exist; mem1 needs the fast tokenizer of the model (tokenizer.json)"
             )
         try:
             tokenizer = Tokenizer.from_file(str(path))

@@ -84,8 +84,8 @@ class ServedModel(ModelServer, EngineConfig):
     model: str = ""
     """The model's name on the server; empty: model.path."""
     tokenizer: str | None = None
-    """Tokenizer of the served model, to count and cut tokens: a folder, a Hugging Face id in the local cache, or
-    "stand-in", which counts with another model's. None: that of model.path."""
+    """Tokenizer of the served model, to count and cut tokens: a folder, a Hugging Face id, or "stand-in",
+    which counts with another model's. None: that of model.path."""
 
     def remote_engine(self, model: str | None) -> tuple[ServedModel, str]:
         """Raises UserError where neither this section nor [model] names the model."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from mem1.cache import cache_folder, open_cached
 from mem1.configuration import fingerprint
 from mem1.configuration.model import plain
 from mem1.envs.base import Environment, TaskSource
@@ -42,7 +43,7 @@ from mem1.protocol import Tags
 from mem1.records import Passage, Question, Task
 from mem1.retrieval.combine import Snippets
 from mem1.retrieval.index_files import CLOZES, folder_kind, read_folder, save_folder
-from mem1.retrieval.index_folder import cache_folder, open_cached, read_corpus
+from mem1.retrieval.index_folder import read_corpus
 from mem1.tasks.atlas import Laziness
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.cloze.compose import ClozeMaterial, compose_clozes

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from pydantic import Field, field_validator
 
+from mem1.cache import cache_folder
 from mem1.configuration import Config
 from mem1.envs.base import Action, Observation, TaskSource
 from mem1.envs.search import FileQuestions, QuestionFiles, SearchEnvironment
@@ -29,7 +30,6 @@ from mem1.net.threads import in_parallel
 from mem1.protocol import OPEN, SEARCH, Tags
 from mem1.registry import register
 from mem1.retrieval import RetrievalFailed
-from mem1.retrieval.index_folder import cache_folder
 from mem1.retrieval.web.cache import Mode, WebCache
 from mem1.retrieval.web.pages import PageReader
 from mem1.tasks.compose import Split

@@ -1,10 +1,8 @@
 """The model of a recipe without its weights: its tokenizer, transformers' configuration, and models that it makes.
 
-    recipe_shape(config)                        ->  the model folder's config.json, or that of `[model.new]`
-    known("models/Qwen2.5-7B")                  ->  the row of Qwen2.5-7B, by the folder's name
-    made_model(small(shape, vocab_size=100))    ->  a model of the same family with random weights
-
-Nothing is downloaded.
+recipe_shape(config)                        ->  the model folder's config.json, or that of `[model.new]`
+known("models/Qwen2.5-7B")                  ->  the row of Qwen2.5-7B, by the folder's name
+made_model(small(shape, vocab_size=100))    ->  a model of the same family with random weights
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.hub import not_here
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.policy import load_config
 from mem1.policy.protocol import resolve
@@ -53,7 +52,8 @@ def known(name: str) -> PretrainedConfig:
     fitting = [key for key in KNOWN if last == key.lower() or last.startswith(f"{key.lower()}-")]
     if not fitting:
         raise UserError(
-            f"{name} is neither a folder with a config.json nor known ({', '.join(KNOWN)}); set model.path to a "
+            not_here(name)
+            or f"{name} is neither a folder with a config.json nor known ({', '.join(KNOWN)}); set model.path to a "
             "folder with the model or only its config.json"
         )
     found = max(fitting, key=len)

@@ -27,6 +27,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.tasks import QuestionTasks, TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
+from mem1.hub import hub_name, not_here
 from mem1.model_folder import asset
 from mem1.packing.attention import check_packable
 from mem1.planning.models import made_model, recipe_codec, recipe_shape, small
@@ -112,17 +113,24 @@ def _model(config: Recipe) -> str:
     if folder is None:
         return "made from nothing"
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json; put the model's folder there, or set model.path=FOLDER")
-    if not list(folder.glob("*.safetensors")):
+        raise UserError(
+            not_here(str(folder))
+            or f"{folder} has no config.json; put the model's folder there, or set model.path=FOLDER"
+        )
+    hub = hub_name(config.model.path or SHIPPED)
+    if hub is not None:
+        hub.check_weights()
+    elif not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
+    name = folder.name if hub is None else hub.repo
     if config.sft is not None or (config.rl is not None and config.rl.packed):
         from transformers import AutoModelForCausalLM
 
         found = load_config(folder)
         with torch.device("meta"):
             check_packable(AutoModelForCausalLM.from_config(found, trust_remote_code=False))
-        return f"{folder.name}: can be packed exactly"
-    return folder.name
+        return f"{name}: can be packed exactly"
+    return name
 
 
 def _tokenizer(config: Recipe) -> str:
@@ -130,7 +138,7 @@ def _tokenizer(config: Recipe) -> str:
     if folder is None:
         return "made by the recipe"
     if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer.json; copy it there with the model")
+        raise UserError(not_here(str(folder)) or f"{folder} has no tokenizer.json; copy it there with the model")
     speaks = resolve(config)
     speaks.dialogue(Codec.load(folder), folder)
     return f"there; protocol: {speaks}"

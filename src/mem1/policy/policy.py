@@ -1,6 +1,6 @@
 """A policy is a model with its tokenizer; this module loads, makes and saves policies.
 
-    policy = load_policy("shipped")                 or a transformers folder (safetensors only), or a cached model id
+    policy = load_policy("shipped")                 or a folder, a Hugging Face id, a GGUF file, "smollm2"
     policy.save(Path("my-policy"))
 
 A recipe may also make a small policy from scratch (`tiny_model.py`).
@@ -26,8 +26,9 @@ from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
-from mem1.model_folder import how_to_fetch
+from mem1.hub import not_here
 from mem1.policy.folders import SHIPPED, policy_folder
+from mem1.policy.gguf_files import POLICY
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 _SAVED_WITH = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 """Keys of a model's configuration that saving and loading it may change."""
-_KIND = "policy"
-"""Of the manifest of a folder that mem1 has written."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Policy:
         """The same with a manifest, which holds `facts` and by which `load_policy` notices what has changed."""
         (folder / MANIFEST).unlink(missing_ok=True)
         self.save(folder, weights)
-        seal(folder, kind=_KIND, format=1, facts=facts)
+        seal(folder, kind=POLICY, format=1, facts=facts)
 
     def dialogue(self, speaks: ResolvedProtocol) -> Dialogue:
         """How it reads and writes. Raises UserError without the template that this needs."""
@@ -110,14 +109,14 @@ class Policy:
 def load_policy(
     path: str | Path, *, chat_template: bool = False, device: Device = ON_CPU, dtype: str = "float32"
 ) -> Policy:
-    """A policy from a folder, or a shipped one by its name.
+    """A policy from whatever `mem1.policy.folders.policy_folder` finds.
 
     chat_template   put prompts into the chat template of the folder
     dtype           float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
     """
-    folder = policy_folder(path)
+    folder = policy_folder(path, weights=True)
     manifest = read_manifest(folder)
-    files = manifest.files if manifest is not None and manifest.kind == _KIND else ()
+    files = manifest.files if manifest is not None and manifest.kind == POLICY else ()
     if changed := [name for name in files if manifest is not None and not manifest.intact(folder, name)]:
         raise UserError(
             f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; copy or train the policy "
@@ -193,8 +192,9 @@ def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a transformers model, without its weights. Raises UserError where it cannot be read."""
     if not (Path(folder) / "config.json").is_file():
         raise UserError(
-            f"{folder} is no model folder: config.json is missing; give the folder of a transformers model"
-            + how_to_fetch(str(folder))
+            not_here(str(folder))
+            or f"{folder} is no model folder: config.json is missing; give the folder of a transformers model, or a "
+            "Hugging Face id (owner/name)"
         )
     try:
         # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code

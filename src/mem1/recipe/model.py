@@ -98,7 +98,8 @@ class ModelConfig(Config):
     """`[model]`: which weights, and what computes with them. Give `path`, `new`, or neither for the shipped policy."""
 
     path: str | None = None
-    """Folder of a transformers model with safetensors weights and tokenizer.json."""
+    """Folder of a transformers model with safetensors weights and tokenizer.json; a Hugging Face id (owner/name,
+    owner/name@revision); a GGUF file (FILE.gguf, owner/name:FILE.gguf); smollm2, or a shipped policy."""
     new: TinyModel | None = None
     device: DeviceName = "auto"
     """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""

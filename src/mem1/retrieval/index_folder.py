@@ -8,19 +8,16 @@ open_retriever("wiki")                  wiki/words and wiki/vectors, two indexes
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mem1 import durable
+from mem1.cache import cache_folder, open_cached
 from mem1.errors import UserError, printable
 from mem1.interrupts import stopped_while
-from mem1.lock import alone_in
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval.base import Retriever
@@ -29,10 +26,6 @@ from mem1.retrieval.index_files import index_kind, understood
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
-
-
-CACHE_VARIABLE = "MEM1_CACHE"
-"""Environment variable that names the cache folder; unset: ~/.cache/mem1."""
 
 
 def open_retriever(path: str | os.PathLike[str]) -> Retriever:
@@ -147,36 +140,3 @@ def bm25_folder(corpus_path: str | os.PathLike[str], cache_dir: str | os.PathLik
         raise UserError(f"no corpus file {corpus_path}; check the path") from error
     except OSError as error:
         raise UserError(f"cannot read {corpus_path}: {error.strerror or error}") from error
-
-
-Opened = TypeVar("Opened")
-
-
-def open_cached(folder: Path, *, load: Callable[[Path], Opened], make: Callable[[], None]) -> Opened:
-    """`load(folder)`, where one process at a time makes a folder of the cache that is missing or damaged.
-
-    load    raises UserError where the folder is missing or damaged
-    make    writes the folder whole or not at all, as `save_folder` does
-
-    Others wait for the process that makes it, then load what it has made; if it is killed, the next one makes it.
-    """
-    with suppress(UserError):
-        return load(folder)
-    lock = folder.with_name(f".{folder.name}.lock")  # a folder of its own: the one that is made is replaced meanwhile
-    with alone_in(lock, wait=True):
-        try:
-            return load(folder)  # another process has just made it
-        except UserError as error:
-            if folder.exists():
-                print(printable(f"{error}; rebuilding it"), file=sys.stderr)
-                shutil.rmtree(folder, ignore_errors=True)  # its name is a digest: nobody else keeps anything there
-            make()
-            return load(folder)
-        finally:
-            with suppress(OSError):  # also where it is the leftover of a killed process
-                lock.rmdir()
-
-
-def cache_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """`cache_dir`, else $MEM1_CACHE, else ~/.cache/mem1."""
-    return Path(cache_dir or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "mem1")

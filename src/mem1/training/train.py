@@ -39,7 +39,7 @@ from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
-from mem1.run_folder import METRICS, RunFolder
+from mem1.run_folder import METRICS, RunFolder, pin_model
 from mem1.training.monitoring.metrics_log import Metrics, MetricsLog
 from mem1.training.monitoring.validation import BEST, BestPolicy, Validation
 from mem1.training.monitoring.watch import Watch
@@ -234,6 +234,8 @@ def train(
     placement = Placement.of(config, ranks)
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
+        if resume:
+            pin_model(out)
         policy, speaks = make_policy(config), resolve(config)
         if config.sft is not None or (config.rl is not None and config.rl.packed):
             check_packable(policy.model)
@@ -253,6 +255,7 @@ def train(
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
             folder.note_computed(placement.computed.record())
             folder.note_protocol(speaks.record())
+            folder.note_model(config.model.path)
             folder.note_start(after_step=reached["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())

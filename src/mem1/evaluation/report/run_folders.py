@@ -29,7 +29,7 @@ from mem1.evaluation.store import read_made_by
 from mem1.pages.page import write_page
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
 from mem1.records import Trajectory
-from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, read_metrics
+from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, pin_model, read_metrics
 
 PAGE = "report.html"
 
@@ -145,6 +145,7 @@ def _folders(training: Path | None) -> Iterator[Path]:
         raise UserError(
             f"{training / 'policy'} does not exist yet; the run makes its own tokenizer, so finish it first"
         )
+    pin_model(training)
     yield policy_folder(model.get("path", SHIPPED))
 
 

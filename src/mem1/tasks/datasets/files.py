@@ -9,7 +9,7 @@
     hf:hotpotqa/hotpot_qa/distractor:validation    data set, configuration and split
 
 The type of a file is recognised from its beginning, not from its name. The `datasets` library loads hub data sets from
-its cache or the network; the command line keeps the network off unless HF_HUB_OFFLINE=0 is set.
+its cache or the network.
 
 Records are translated by readers of fields, whose errors name the field:
 
@@ -125,8 +125,7 @@ def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
         rows = datasets.load_dataset(name, configuration, split=split)
     except Exception as error:  # the library raises many kinds of errors, its own and the network's
         raise UserError(
-            f"cannot load {address} ({type(error).__name__}: {error}); check name, configuration and split, and set "
-            "HF_HUB_OFFLINE=0 to let it be downloaded"
+            f"cannot load {address} ({type(error).__name__}: {error}); check name, configuration and split"
         ) from error
     for number, row in enumerate(rows):
         yield f"{address}[{number}]", dict(row)

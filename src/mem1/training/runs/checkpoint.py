@@ -48,6 +48,7 @@ from mem1.errors import UserError, read_as_written
 from mem1.lock import alone_in
 from mem1.policy.policy import make_policy
 from mem1.recipe.recipe import Recipe
+from mem1.run_folder import pin_model
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
 from mem1.training.runs.snapshot import (
@@ -309,6 +310,7 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; give another folder")
     config = load_toml(recipe, Recipe)
+    pin_model(recipe.parent)
     policy = make_policy(config)
     placement = Placement(lora=config.lora, applied=config.lora is not None)
     trained = placement.trained(policy.model)
