@@ -23,7 +23,7 @@ from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import release_unused
 from mem1.engines.local import LocalEngine
-from mem1.evaluation.tokens import Sizes, config_shape, even_sizes, forward_flops
+from mem1.evaluation.tokens import config_shape, even_sizes, forward_flops
 from mem1.memory import memory_policy
 from mem1.packing import pack
 from mem1.packing.attention import Backend, tree_attention
@@ -117,9 +117,15 @@ class Here:
     def network(self, shape: str) -> PretrainedConfig:
         return TINY if self.tiny else known(f"Qwen2.5-{shape}")
 
-    @property
-    def sizes(self) -> Sizes:
-        return FEW if self.tiny else REAL
+    def made(self, network: PretrainedConfig, *, groups: int) -> list[list[Trajectory]]:
+        """Groups of attempts whose tokens the network knows."""
+        sizes, attempts = (FEW, 2) if self.tiny else (REAL, ATTEMPTS)
+        found = made_groups(memory_policy("constant"), sizes, groups=groups, attempts=attempts)
+        largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
+        assert largest < network.vocab_size, (
+            f"{largest + 1} tokens, all different, for a vocabulary of {network.vocab_size}"
+        )
+        return found
 
 
 def ceiling(here: Here) -> None:
@@ -145,22 +151,12 @@ def built(network: PretrainedConfig, device: str, dtype: torch.dtype = torch.bfl
         return AutoModelForCausalLM.from_config(network, dtype=dtype).eval()
 
 
-def made(network: PretrainedConfig, sizes: Sizes, *, groups: int) -> list[list[Trajectory]]:
-    """Groups of attempts whose tokens the network knows."""
-    found = made_groups(memory_policy("constant"), sizes, groups=groups, attempts=ATTEMPTS)
-    largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
-    assert largest < network.vocab_size, (
-        f"{largest + 1} tokens, all different, for a vocabulary of {network.vocab_size}"
-    )
-    return found
-
-
 def flex(shape: str) -> Callable[[Here], None]:
     """The log-probs of a group's sampled tokens and their gradients, computed in three ways."""
 
     def part(here: Here) -> None:
         network = here.network(shape)
-        (group,) = made(network, here.sizes, groups=1)
+        (group,) = here.made(network, groups=1)
         model = built(network, here.device)
         for way in ("flex", "blocks", "turns"):
             # once more without kept activations where they do not fit
@@ -238,7 +234,7 @@ def sampling(here: Here) -> None:
     """Contexts of the last turn, as many new tokens as that turn has; nothing stops before its budget."""
     for name in SHAPES[:1] if here.tiny else SHAPES:
         network = here.network(name)
-        last = [replace(t, turns=t.turns[-1:]) for group in made(network, here.sizes, groups=4) for t in group]
+        last = [replace(t, turns=t.turns[-1:]) for group in here.made(network, groups=4) for t in group]
         contexts = [t.turns[0].context_ids for t in last]
         budgets = [len(t.turns[0].completion_ids) for t in last]
         model = built(network, here.device)

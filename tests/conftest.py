@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import pkgutil
@@ -89,6 +90,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") or item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.timeout(0))
     items.sort(key=lambda item: order.get(_file(item.nodeid), len(order)))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # each full collection would look at torch and at all tests again, for a third of a second
 
 
 @pytest.hookimpl(optionalhook=True)

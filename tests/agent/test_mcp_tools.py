@@ -42,6 +42,12 @@ def alive(text: str) -> list[str]:
     return [line for line in lines if text in line]
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that do not end with their input are killed soon."""
+    monkeypatch.setattr("mem1.agent.mcp_program._GRACE_S", 0.1)
+
+
 @contextmanager
 def over_http(official: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(official.streamable_http_app(), port=0, log_level="error"))
@@ -121,7 +127,9 @@ def test_two_servers_with_the_same_tools_and_a_choice_among_them():
         (McpServer(SERVER, only=("add", "sub")), "has no tool sub; it has add, shout"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(server: McpServer, why: str):
+def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(
+    server: McpServer, why: str, hasty: None
+):
     agent = mem1.Agent(Script(said("never")), tools=[McpServer(f"{SERVER} beside-{os.getpid()}"), server])
     with pytest.raises(UserError, match=f"^the MCP server .*{why}") as raised:
         agent.run("go")
@@ -139,7 +147,7 @@ def test_what_is_no_server_is_refused_at_once():
         McpServer("x", result_chars=0)
 
 
-def test_a_late_result_is_an_error_and_servers_end_with_their_agent():
+def test_a_late_result_is_an_error_and_servers_end_with_their_agent(hasty: None):
     mark = f"late-{os.getpid()}"
     server = McpServer(f"{SERVER} {mark}", timeout_s=1.0)
     with mem1.Agent(Script(calls(("slow", "")), said("well")), tools=[server]) as agent:
@@ -149,7 +157,7 @@ def test_a_late_result_is_an_error_and_servers_end_with_their_agent():
     assert alive(mark) == []
 
 
-def test_connecting_counts_against_the_time_of_the_run_and_leaves_nothing_behind():
+def test_connecting_counts_against_the_time_of_the_run_and_leaves_nothing_behind(hasty: None):
     mark = f"mute-{os.getpid()}"
     agent = mem1.Agent(Script(said("never")), tools=[McpServer(f"{SERVER} mute {mark}")], timeout_s=0.5)
     with pytest.raises(UserError, match=r"does not answer: no answer within 0\.\d+ s, all that timeout_s leaves$"):

@@ -367,14 +367,33 @@ print("done", [row.tasks for row in mem1.evaluate(recipe, "shipped", objectives=
 """
 
 
+STARTS_ONE = """
+from mem1.engines.workers import PROCESSES, _without_script
+PROCESSES.set_forkserver_preload([])  # torch, for seconds
+print("begun", flush=True)
+process = PROCESSES.Process(target=print, args=("there",))
+with _without_script():
+    process.start()
+
+process.join()
+"""
+"""What starts a worker, without its work."""
+
+
 @pytest.mark.parametrize(
-    "form", [["train.py"], ["-m", "train"], ["-"], ["-i"]], ids=["script", "module", "stdin", "typed"]
+    ("form", "text", "said"),
+    [
+        pytest.param(["train.py"], SCRIPT, "done [2]", id="script"),
+        pytest.param(["-m", "train"], STARTS_ONE, "there", id="module"),
+        pytest.param(["-"], STARTS_ONE, "there", id="stdin"),
+        pytest.param(["-i"], STARTS_ONE, "there", id="typed"),
+    ],
 )
-def test_workers_do_not_run_the_script_again(form: list[str], tmp_path: Path):
-    (tmp_path / "train.py").write_text(SCRIPT)
+def test_workers_do_not_run_the_script_again(form: list[str], text: str, said: str, tmp_path: Path):
+    (tmp_path / "train.py").write_text(text)
     command = [sys.executable, *form]
-    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["begun", "done [2]"], done.stderr
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == ["begun", said], done.stderr
 
 
 def test_the_script_is_known_again_once_the_workers_are_there():

@@ -71,7 +71,7 @@ ALL = uses()
 FOREIGN = [use for use in ALL if not {use.name, re.split(r":|\._", use.name)[0]} & NOT_FOREIGN.keys()]
 LIMIT_S = 0.05
 """Of one thread on an idle machine."""
-SIZES = {20: None, 24: None, 30: None, 36: None, 300: None, 1_000: None, 3_000: None, 30_000: 8, 10**6: 3}
+SIZES = {20: None, 24: None, 30: None, 36: None, 300: None, 1_000: None, 3_000: 20, 10_000: 8, 30_000: 8, 10**6: 3}
 """Characters of the texts -> how many are tried, the slowest of the size before; None: all."""
 
 

@@ -35,12 +35,28 @@ LACK = {
     "webshop-7b": {"model", "tokenizer", "tasks"},
 }
 """What is not part of the repository. The data of multihop-smoke may be there or not, as may room on the disk."""
+LESS = {
+    "recall": ("recall.tokens=512",),
+    "sft": ("sft.tokens=1024", "sft.pack_tokens=512"),
+    "rl": ("rl.pack_tokens=512",),
+}
+"""Section -> what leaves the rehearsal as it is and makes the plan beside it quick."""
 
 
 def shapes(folder: Path, config: Recipe) -> None:
     """A small model's config.json in the place of a large one's, so that the plan is quick."""
     if config.model.path is not None and config.model.path.startswith("models/"):
         small(known(config.model.path), vocab_size=1000).save_pretrained(folder / config.model.path)
+
+
+def less(config: Recipe) -> list[str]:
+    return [key for name, keys in LESS.items() if getattr(config, name) is not None for key in keys]
+
+
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are not there are not waited for."""
+    for module in ("mem1.planning.preflight", "mem1.envs.search"):
+        monkeypatch.setattr(f"{module}.SERVER_S", 0.05)
 
 
 def files(folder: Path) -> set[Path]:
@@ -62,11 +78,11 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - AFTER_ANOTHER))
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
+    hasty(monkeypatch)
     config = load_toml(RECIPES[name], Recipe)
     shapes(tmp_path, config)
     before = files(tmp_path)
-    result = CliRunner().invoke(app, ["train", str(RECIPES[name]), "--dry-run", "--json"])
+    result = CliRunner().invoke(app, ["train", str(RECIPES[name]), *less(config), "--dry-run", "--json"])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     told = json.loads(result.stdout)
@@ -121,7 +137,7 @@ def test_what_is_there_is_found(tmp_path: Path):
 
 
 def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.planning.preflight.SERVER_S", 0.05)
+    hasty(monkeypatch)
     found = multihop(tmp_path, "http://127.0.0.1:9", disk=10**18)
     assert "train.jsonl" in found["tasks"].detail or "test.jsonl" in found["tasks"].detail
     assert "start one with mem1 serve-retriever" in found["search"].detail
@@ -132,7 +148,7 @@ def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pyt
 def test_what_is_missing_stands_last_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     shapes(tmp_path, load_toml(RECIPES["webshop-7b"], Recipe))
-    result = CliRunner().invoke(app, ["train", "webshop-7b", "--dry-run"])
+    result = CliRunner().invoke(app, ["train", "webshop-7b", *LESS["rl"], "--dry-run"])
     lines = result.stdout.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("missing "))
     heads = [line.partition(": ")[0] for line in lines[first:]]

@@ -35,7 +35,6 @@ def watched(limit_s: float = LIMIT_S) -> Iterator[Callable[[], list[str]]]:
         assert counted, "no loop has run"
         return blocked
 
-    gc.collect()
     gc.disable()  # garbage of others is collected in whichever thread comes by
     asyncio.Handle._run = timed
     try:

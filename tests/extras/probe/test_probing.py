@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mem1.extras.probe.probing import Calls, Probed, probe
 from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, Verdict, make_transcript, read_transcripts, verdicts
 from mem1.messages import Bounds, check, fold
 from mem1.messages.transcript import ASK
+from mem1.net.failover import Retry
 
 WRITE = stand_in(550)
 SMALL = make_transcript(seed=0, exchanges=16, facts=24, result_words=60)
@@ -109,7 +111,9 @@ def test_a_package_that_is_missing_is_named(name: str, monkeypatch: pytest.Monke
         compactor_of(name, WRITE, Bounds())
 
 
-def test_a_model_behind_a_server_writes_the_states():
+def test_a_model_behind_a_server_writes_the_states(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.extras.probe.compactors.Retry", partial(Retry, first_wait_s=0.0))
+
     def behave(body: dict[str, Any], number: int) -> Reply:
         assert body["messages"][-1]["content"].startswith(ASK) and body["temperature"] == 0
         return Reply(text=f"The state is number {number}.")
