@@ -9,6 +9,7 @@ import os
 import pkgutil
 import shutil
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,10 @@ settings.load_profile("mem1")
 
 # each call of a runner would make the parsers of all commands again, as long as most commands take to run
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
+# likewise the certificates of all authorities for each client, though nothing here leaves the machine
+ssl.create_default_context = functools.cache(ssl.create_default_context)
+# no test can see a power cut, and thousands of files wait 5 ms each for the disk
+os.fsync = lambda file: None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -127,9 +127,7 @@ def test_two_servers_with_the_same_tools_and_a_choice_among_them():
         (McpServer(SERVER, only=("add", "sub")), "has no tool sub; it has add, shout"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(
-    server: McpServer, why: str, hasty: None
-):
+def test_a_server_that_cannot_be_used_is_one_line_and_none_is_left_running(server: McpServer, why: str, hasty: None):
     agent = mem1.Agent(Script(said("never")), tools=[McpServer(f"{SERVER} beside-{os.getpid()}"), server])
     with pytest.raises(UserError, match=f"^the MCP server .*{why}") as raised:
         agent.run("go")

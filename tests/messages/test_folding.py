@@ -47,7 +47,7 @@ def pinned(messages: Sequence[Message]) -> list[str]:
 def test_every_prefix_of_a_conversation_folds_to_one_that_providers_accept(form: str):
     random = Random(form)
     folds = 0
-    for _ in range(3):
+    for _ in range(2):
         whole = conversation(random, form)
         before = json.dumps(whole)
         for messages in prefixes(whole):

@@ -38,9 +38,9 @@ FULL = torch.OutOfMemoryError(
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """PPO of a policy of 30 million weights, with a critic of its own and a reference."""
+    """PPO of a policy of 17 million weights, with a critic of its own and a reference."""
     shape = known("Qwen2.5-0.5B")
-    shape.num_hidden_layers, shape.layer_types, shape.vocab_size = 2, ["full_attention"] * 2, 2000
+    shape.num_hidden_layers, shape.layer_types, shape.vocab_size = 1, ["full_attention"], 2000
     shape.save_pretrained(tmp_path)
     ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.group_size=1", "rl.pack_tokens=256")
     return load_recipe("atlas-quick", f"model.path={tmp_path}", "tasks.prompt=plain", *ppo)

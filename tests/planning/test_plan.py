@@ -149,7 +149,7 @@ class TestSteps:
         assert step.flops["backward"] == pytest.approx(4 * matrices + 10 * pairs, rel=0.05)
 
     def test_parts_sum_to_the_peak_and_ranks_share_what_lasts(self):
-        attempts = made(groups=2, attempts=2)
+        attempts = made(groups=1, attempts=2)
         shape = small(tiny_model("qwen3").config, vocab_size=1000)
         config = load_recipe("atlas-quick", "rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", *BF16)
         alone, four = (measured(config, shape, "rl", attempts, ranks=ranks, more=True) for ranks in (1, 4))
@@ -211,7 +211,7 @@ BF16 = ("distributed.mixed_precision=bf16", "distributed.activation_checkpointin
 SERVERS = ("rollout.engine=servers", "rollout.servers=['http://a:1']", "rollout.weights_folder=w")
 TINY = (
     "model.path=null",
-    "model.new={hidden_size=32,layers=2,heads=4,feed_forward=64}",
+    "model.new={hidden_size=32,layers=1,heads=4,feed_forward=64}",
     "rl.group_size=2",
     "rl.pack_tokens=256",
 )
@@ -235,10 +235,10 @@ class TestPlans:
         (stage,) = plan.stages
         assert stage.server is not None and plan.published == stage.server["weights"] == 2 * plan.parameters
         attempts = stage.tokens.attempts // 2
-        # two layers of keys and values of 32 numbers, in bf16
-        assert stage.server["keys and values"] == attempts * stage.tokens.longest * 2 * 2 * 32 * 2
+        # one layer of keys and values of 32 numbers, in bf16
+        assert stage.server["keys and values"] == attempts * stage.tokens.longest * 2 * 32 * 2
         asleep = planned("H100", *SERVERS, "rollout.kind=vllm", "rollout.sleep=true").stages[0].memory
-        keys = stage.tokens.longest * 2 * 2 * 32 * 2
+        keys = stage.tokens.longest * 2 * 32 * 2
         lasting = asleep.least - 4 * plan.parameters  # without gradients
         assert asleep.moments["sampling"] == lasting + 2 * plan.parameters + keys
 
@@ -288,9 +288,9 @@ class TestCommand:
         assert told["disk_bytes"] > 3 * 12 * told["parameters"]
 
     def test_tables_name_what_does_not_fit_and_what_to_change(self, tmp_path: Path):
-        # two layers of the width of a large model do not fit, beside their critic and reference, into 24 GB
+        # one layer of the width of a large model does not fit, beside its critic and reference, into 24 GB
         shape = known("Qwen2.5-7B")
-        shape.num_hidden_layers, shape.layer_types = 2, ["full_attention"] * 2
+        shape.num_hidden_layers, shape.layer_types = 1, ["full_attention"]
         shape.save_pretrained(tmp_path)
         ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.pack_tokens=256", "rl.group_size=1")
         told = call("atlas-quick", f"model.path={tmp_path}", *ppo, "--gpus", "4090")

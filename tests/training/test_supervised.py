@@ -357,7 +357,8 @@ class TestRuns:
 
     def test_a_dry_run_reads_them(self, file, tmp_path):
         write_trajectories(file, attempts(CODEC))
-        text = f'[tasks]\nkind = "atlas"\n[sft]\ntrajectories = "{file}"\n[evaluation]\nobjectives = [1]\n'
+        text = f'[tasks]\nkind = "atlas"\n[sft]\ntrajectories = "{file}"\npack_tokens = 512\ntokens = 512\n'
+        text += "[evaluation]\nobjectives = [1]\n"
         (tmp_path / "recipe.toml").write_text(text)
 
         def checked(*overrides: str) -> dict[str, Any]:
