@@ -109,7 +109,7 @@ class TestVerify:
         assert checks["re-encoded tokens"]["compared"] > 0
 
     def test_a_trained_policy_passes_though_its_gradients_are_small(self):
-        result = call("verify", "atlas-quick", "model.attention=blocks", "--limit", 3, "--attempts", 3, "--json")
+        result = call("verify", "atlas-quick", "model.attention=blocks", "--limit", 1, "--attempts", 3, "--json")
         failed = {c["name"]: c["measured"] for c in json.loads(result.stdout)["checks"] if c["verdict"] == "failed"}
         assert failed == {} and result.exit_code == 0
 

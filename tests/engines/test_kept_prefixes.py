@@ -156,9 +156,9 @@ def test_an_evaluation_ends_as_one_that_keeps_nothing(context: str, workers: int
         environment=source.environment,
         context=memory_policy(context),
     )
-    config = Evaluation(objectives=(6,), tasks=8, temperature=1.0)
+    config = Evaluation(objectives=(6,), tasks=4, temperature=1.0)
     _, found = evaluate(rollout, source, config, policy="shipped")
-    tasks = source.tasks(objectives=6, count=8, seed=0)
+    tasks = source.tasks(objectives=6, count=4, seed=0)
     wanted = rollout(tasks, sampling=Sampling())
     assert max(len(t.turns) for t in wanted) > 2
 

@@ -241,10 +241,11 @@ def test_the_number_of_workers_changes_nothing_that_is_sampled(engine: LocalEngi
     assert_same(in_parallel(ParallelEngine(engine, workers=workers)), alone)
 
 
-def test_fewer_contexts_than_workers(engine: LocalEngine):
+def test_fewer_contexts_than_workers_start_none(engine: LocalEngine):
     parallel = ParallelEngine(engine, workers=2)
     assert parallel.complete([], max_tokens=[], sampling=SEEDED) == []
     assert_same(in_parallel(parallel, 1), in_parallel(engine, 1))
+    assert parallel._helpers == []
 
 
 def test_a_worker_sees_an_optimiser_step(engine: LocalEngine):
@@ -271,8 +272,8 @@ def test_two_engines_share_the_processes_and_keep_their_own_weights(engine: Loca
         for parameter in other.model.parameters():
             parameter.mul_(1.5)
     pair = [ParallelEngine(e, workers=2) for e in (engine, other)]
-    assert pair[0]._helpers[0].process.pid == pair[1]._helpers[0].process.pid
     first, second = (in_parallel(e) for e in pair)
+    assert pair[0]._helpers[0].process.pid == pair[1]._helpers[0].process.pid
     assert_same(first, in_parallel(engine))
     assert_same(second, in_parallel(other))
 
@@ -288,6 +289,7 @@ def test_an_error_is_raised_here_and_the_next_call_gets_its_own_answers(engine: 
 
 def test_a_killed_worker_is_a_clear_error_and_the_next_engine_gets_a_new_one(engine: LocalEngine):
     parallel = ParallelEngine(engine, workers=2)
+    in_parallel(parallel)
     pid = parallel._helpers[0].process.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -300,6 +302,7 @@ def test_ctrl_c_waits_for_no_worker_and_the_engine_can_be_used_again(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ):
     parallel = ParallelEngine(engine, workers=2)
+    in_parallel(parallel)
     (helper,) = parallel._helpers
     monkeypatch.setattr(engine, "complete", raiser(KeyboardInterrupt))
     monkeypatch.setattr(helper, "receive", raiser(AssertionError("it was waited for")))

@@ -4,8 +4,8 @@
 
 Sampling a small model is a long sequence of tiny operations, which a second thread does not speed up but a second
 process does. The weights are in shared memory, so workers see every optimiser step without a copy. Samples do not
-depend on the number of workers, since each context has a seed of its own. Worker processes are started once and serve
-every engine of this process.
+depend on the number of workers, since each context has a seed of its own. Worker processes are started once, with the
+first contexts that can be shared, and serve every engine of this process.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ParallelEngine:
             raise UserError(f"workers = {workers} is for models on a CPU; on {engine.model.device} set workers = 1")
         self.engine = engine
         self._number, self._count = next(_NUMBERS), workers - 1
+        self._helpers: list[_Helper] = []
         engine.model.share_memory()
-        self._open()
 
     def _open(self) -> None:
         self._helpers = _helpers(self._count)
@@ -79,7 +79,7 @@ class ParallelEngine:
         """One completion per context, as `LocalEngine.complete`."""
         if not contexts:
             return []
-        if not self._helpers:  # they were ended by Ctrl-C
+        if len(contexts) > 1 and not self._helpers:  # Ctrl-C has ended them, or nothing was to be shared yet
             self._open()
         seeds = sampling.seeds_for(len(contexts))
         own, *others = [
