@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from hubs import Hub
+from hubs import a_hub as a_hub
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 from mem1 import durable
+from mem1.engines.chat_template import template_text
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.policy.folders import policy_folder
-from mem1.policy.gguf_files import gguf_in, smollm2
+from mem1.policy.gguf_export import GgufType, write_gguf
+from mem1.policy.gguf_files import _plain_folder, gguf_in, smollm2, split_by
+from mem1.policy.policy import load_policy
 
 pytest.importorskip("gguf")
 
@@ -39,6 +51,17 @@ class TestWhatIsAGgufFile:
         with pytest.raises(UserError, match=f"transformers cannot read {file}"):
             policy_folder(file)
         assert list((tmp_path / "cache").iterdir()) == []
+
+    def test_weights_that_transformers_would_draw_at_random_are_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+        folder = made(tmp_path / "cut", "llama")
+        kept = {name: tensor for name, tensor in weights(folder).items() if name != "model.norm.weight"}
+        save_file(kept, folder / "model.safetensors")
+        write_gguf(folder, tmp_path / "cut.gguf")
+        with pytest.raises(UserError, match=r"cut\.gguf lacks 1 weights, such as model\.norm\.weight"):
+            policy_folder(tmp_path / "cut.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +100,198 @@ class TestSmolLM2:
         codec = Codec.load(real)
         assert [codec.decode([i]) for i in codec.encode("In 1984")] == ["In", " ", "1", "9", "8", "4"]
         assert codec.encode("<|im_start|>") == (1,) and codec.vocab_size == 49_152
+
+
+TEXTS = (
+    "In 1984, 3.14159 people\n\n  left\tthe 2nd house.\r\nDon't they'll 100,000",
+    "Zürich 北京 2024年 naïve — “quoted” ½ Ⅷ 🙂🙂",
+    "<|im_start|>user\nWho? <think> 12 </think><|im_end|>\n",
+    "    def f(x):\n        return x**2  # 42",
+)
+KINDS = {
+    "llama": ("smollm", LlamaConfig, {}),
+    "qwen2": ("qwen2", Qwen2Config, {}),
+    "qwen3": ("llama-bpe", Qwen3Config, {"head_dim": 128}),
+}
+
+
+def made(folder: Path, kind: str, **changed: Any) -> Path:
+    """A random model with more rows than tokens, vectors that are no ones and zeros, and a small BPE tokenizer."""
+    split, config, own = KINDS[kind]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = split_by(split)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(token, normalized=False) for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        TEXTS * 9,
+        trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
+    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": kind != "llama"}
+    shape |= {"vocab_size": tokenizer.get_vocab_size() + 5, "eos_token_id": 2, "rope_theta": 50_000.0}
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config(**{**shape, **own, **changed}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    model.save_pretrained(folder)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    wrapped.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    wrapped.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp(request.param) / "tiny", request.param)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+def back(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: GgufType) -> Path:
+    """The folder of a model that was written as GGUF and read again by transformers."""
+    monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+    write_gguf(tiny, tmp_path / "tiny.gguf", kind=kind)
+    return policy_folder(tmp_path / "tiny.gguf")
+
+
+Q8_STEP = 1 / 254 + 2.0**-11
+"""Rounding of q8_0: half of a 127th of the largest of 32 weights, and that of their scale, which is f16."""
+
+
+class TestWritten:
+    """What transformers reads of a file that we wrote is what the folder had."""
+
+    def test_the_weights_are_equal_in_f32(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        was, found = weights(tiny), weights(back(tiny, tmp_path, monkeypatch, "f32"))
+        assert was.keys() == found.keys() and len(was) > 20
+        assert all(torch.equal(was[name], found[name]) for name in was)
+
+    @pytest.mark.parametrize(("kind", "step"), [("f16", 2.0**-11), ("q8_0", Q8_STEP)])
+    def test_otherwise_within_the_rounding_of_the_type(
+        self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: GgufType, step: float
+    ):
+        was, found = weights(tiny), weights(back(tiny, tmp_path, monkeypatch, kind))
+        for name, before in was.items():
+            after = found[name]
+            if before.ndim == 1:
+                assert torch.equal(before, after)
+            else:  # f16 rounds by half a step of each weight, q8_0 of the largest of 32
+                assert not torch.equal(before, after)
+                largest = before.abs().unflatten(-1, (-1, 32)).amax(-1, keepdim=True).expand(-1, -1, 32).flatten(1)
+                bound = before.abs() if kind == "f16" else largest
+                assert bool(((before - after).abs() <= bound * step + 1e-7).all())
+
+    def test_the_tokenizer_gives_the_same_tokens(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        was = Codec.load(tiny)
+        found = Codec.load(back(tiny, tmp_path, monkeypatch, "f16"))
+        for text in TEXTS:
+            assert found.encode(text) == was.encode(text)
+            assert found.decode(found.encode(text)) == text
+        assert len(was.encode("1984")) == (4 if "qwen3" not in str(tiny) else 2)  # three digits are one piece at most
+
+    def test_template_ends_and_shape_are_the_same(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        folder = back(tiny, tmp_path, monkeypatch, "f16")
+        was, found = (json.loads((path / "config.json").read_text()) for path in (tiny, folder))
+        for name in ("hidden_size", "vocab_size", "head_dim", "rope_parameters", "tie_word_embeddings"):
+            assert found.get(name) == was.get(name), name
+        assert found["rms_norm_eps"] == pytest.approx(was["rms_norm_eps"])  # a float of 32 bits in the file
+        tokens = [json.loads((path / "tokenizer_config.json").read_text()) for path in (tiny, folder)]
+        assert all(tokens[0][f"{name}_token"] == tokens[1][f"{name}_token"] for name in ("bos", "eos", "pad"))
+        assert template_text(folder) == template_text(tiny)
+
+    def test_a_model_computes_the_same(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        ids = torch.tensor([Codec.load(tiny).encode(TEXTS[0])])
+        was, found = (load_policy(path).model for path in (tiny, back(tiny, tmp_path, monkeypatch, "f32")))
+        with torch.no_grad():
+            assert torch.equal(was(ids).logits, found(ids).logits)
+
+    def test_it_is_converted_once_for_its_content(
+        self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ):
+        folder = back(tiny, tmp_path, monkeypatch, "f16")
+        said = capsys.readouterr().err
+        assert said.startswith("Dequantised tiny.gguf to float32") and said.count("\n") == 1
+        (tmp_path / "other").mkdir()
+        copy = Path(shutil.copy(tmp_path / "tiny.gguf", tmp_path / "other"))
+        assert policy_folder(copy) == policy_folder(copy.parent) == folder
+        assert capsys.readouterr().err == ""
+
+    def test_a_damaged_conversion_is_made_again(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        folder = back(tiny, tmp_path, monkeypatch, "f16")
+        was = weights(folder)
+        (folder / "model.safetensors").write_bytes(b"cut")
+        _plain_folder.cache_clear()
+        assert policy_folder(tmp_path / "tiny.gguf") == folder
+        assert all(torch.equal(was[name], found) for name, found in weights(folder).items())
+
+    def test_it_comes_from_the_hub_too(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a_hub: Hub):
+        write_gguf(tiny, tmp_path / "tiny.gguf", kind="f16")
+        a_hub.put("org/quants", {"q/tiny.F16.gguf": (tmp_path / "tiny.gguf").read_bytes(), "q/x.gguf": b"GGUF"})
+        folder = policy_folder("org/quants:q/tiny.F16.gguf")
+        assert weights(folder).keys() == weights(tiny).keys()
+        assert a_hub.fetched("x.gguf") == []
+
+
+class TestRefused:
+    def test_what_llama_cpp_would_compute_or_tokenise_otherwise(self, tiny: Path, tmp_path: Path):
+        def said(change: Callable[[Path], object]) -> str:
+            folder = tmp_path / f"changed{len(list(tmp_path.iterdir()))}"
+            shutil.copytree(tiny, folder)
+            change(folder)
+            with pytest.raises(UserError) as error:
+                write_gguf(folder, tmp_path / "out.gguf")
+            assert not list(tmp_path.glob("*out.gguf*"))
+            return str(error.value)
+
+        def config(**changed: Any) -> Callable[[Path], object]:
+            def change(folder: Path) -> None:
+                path = folder / "config.json"
+                path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+            return change
+
+        def tokenizer(**changed: Any) -> Callable[[Path], object]:
+            def change(folder: Path) -> None:
+                path = folder / "tokenizer.json"
+                path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+            return change
+
+        assert "is a gemma3_text model" in said(config(model_type="gemma3_text"))
+        assert "rotary embeddings of type 'yarn'" in said(config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
+        assert "splits text as gpt-2, smollm" in said(tokenizer(pre_tokenizer={"type": "Whitespace"}))
+        assert "does not normalise text" in said(tokenizer(normalizer={"type": "Lowercase"}))
+        assert "has the weights model.q_lora, which" in said(
+            lambda folder: save_file(weights(tiny) | {"model.q_lora": torch.zeros(2, 2)}, folder / "model.safetensors")
+        )
+        large = {name: tensor * 1e6 for name, tensor in weights(tiny).items()}
+        assert "beyond the range of f16" in said(lambda folder: save_file(large, folder / "model.safetensors"))
+
+    def test_a_file_that_exists(self, tiny: Path, tmp_path: Path):
+        (tmp_path / "out.gguf").write_bytes(b"mine")
+        with pytest.raises(UserError, match="exists; give another file"):
+            write_gguf(tiny, tmp_path / "out.gguf")
+        assert (tmp_path / "out.gguf").read_bytes() == b"mine"
+
+
+def test_smollm2_comes_back_as_it_was(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+    write_gguf(real, tmp_path / "smollm2.gguf", kind="q8_0")  # whose embeddings are of this type already
+    folder = policy_folder(tmp_path / "smollm2.gguf")
+    was, found = Codec.load(real), Codec.load(folder)
+    assert all(was.encode(text) == found.encode(text) for text in TEXTS)
+    before, after = weights(real), weights(folder)
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        if tensor.ndim == 1:
+            assert torch.equal(tensor, after[name])
+        else:
+            gap, largest = ((x.unflatten(-1, (-1, 32)).abs().amax(-1)) for x in (tensor - after[name], tensor))
+            assert bool((gap <= largest * Q8_STEP + 1e-5).all()), name

