@@ -34,8 +34,8 @@ _FOLDERS = ("models", "runs", "checkpoints", "weights")
 """Common names of local folders; no owner on Hugging Face has one."""
 _SMALL = ("*.json", "*.txt", "*.jinja", "*.model", "README.md")
 _WEIGHTS = "*.safetensors"
-_TWICE = ("consolidated*.safetensors", "original/*")
-"""Copies of the same weights in another form, which some repositories have beside them."""
+_LEFT_OUT = ("consolidated*.safetensors", "original/*", "manifest.json")
+"""Copies of the same weights in another form, and our checksums, which do not fit the links of the cache."""
 _commits: dict[tuple[str, str], str] = {}
 """(repository, revision) -> the commit that it means in this process."""
 _folders: dict[tuple[str, str, bool], Path] = {}
@@ -123,7 +123,7 @@ class HubName:
                     self.repo,
                     revision=self.commit or self.revision or None,
                     allow_patterns=[*patterns],
-                    ignore_patterns=[*_TWICE],
+                    ignore_patterns=[*_LEFT_OUT],
                     tqdm_class=_bar(shown),
                 )
         except Unreachable as error:
@@ -203,6 +203,32 @@ def hub_name(name: str) -> HubName | None:
     if owner in _FOLDERS or Path(owner).is_dir():
         return None
     return HubName(match["repo"], match["revision"] or "", match["file"] or "")
+
+
+def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
+    """Commit the files of a folder to owner/name, which is made (private unless `public`) if it is new.
+
+    Returns its address. Raises UserError where the hub refuses it or cannot be reached, and where the repository is
+    public although `public` is not said.
+    """
+    from huggingface_hub import HfApi, constants
+
+    page, api = f"{constants.ENDPOINT}/{repo}", HfApi()
+    try:
+        api.create_repo(repo, private=not public, exist_ok=True)
+        if not public and not api.model_info(repo).private:
+            raise UserError(f"{page} is public: push there with --public, or give another name")
+        api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises many kinds of errors, its own, the network's and the disk's
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+        said = getattr(cause, "server_message", None) or str(cause).strip().partition("\n")[0] or type(cause).__name__
+        raise UserError(
+            f"cannot push to {page} ({printable(said)}); log in with `hf auth login`, or set HF_TOKEN to a token that "
+            "may write there"
+        ) from error
+    return page
 
 
 def not_here(name: str) -> str:

@@ -39,6 +39,7 @@ OPTIONS = {str(option): option for options in walk().values() for option in opti
 OF_THE_COMMAND_ALONE = {
     # what is shown or served, for which nothing in the library has a default
     *("mem1 verify --attempts", "mem1 index --kind", "mem1 report --format", "mem1 data --split"),
+    "mem1 export --gguf-type",
     *("mem1 serve-policy --name", "mem1 serve-retriever --top-k"),
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "proxy")),
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),

@@ -13,9 +13,8 @@ import pytest
 import torch
 from hubs import Hub
 from hubs import a_hub as a_hub
-from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
+from plain_models import KINDS, TEXTS, made, weights
+from safetensors.torch import save_file
 
 from mem1 import durable
 from mem1.engines.chat_template import template_text
@@ -23,7 +22,7 @@ from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.policy.folders import policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
-from mem1.policy.gguf_files import _plain_folder, gguf_in, smollm2, split_by
+from mem1.policy.gguf_files import _plain_folder, gguf_in, smollm2
 from mem1.policy.policy import load_policy
 
 pytest.importorskip("gguf")
@@ -102,56 +101,9 @@ class TestSmolLM2:
         assert codec.encode("<|im_start|>") == (1,) and codec.vocab_size == 49_152
 
 
-TEXTS = (
-    "In 1984, 3.14159 people\n\n  left\tthe 2nd house.\r\nDon't they'll 100,000",
-    "Zürich 北京 2024年 naïve — “quoted” ½ Ⅷ 🙂🙂",
-    "<|im_start|>user\nWho? <think> 12 </think><|im_end|>\n",
-    "    def f(x):\n        return x**2  # 42",
-)
-KINDS = {
-    "llama": ("smollm", LlamaConfig, {}),
-    "qwen2": ("qwen2", Qwen2Config, {}),
-    "qwen3": ("llama-bpe", Qwen3Config, {"head_dim": 128}),
-}
-
-
-def made(folder: Path, kind: str, **changed: Any) -> Path:
-    """A random model with more rows than tokens, vectors that are no ones and zeros, and a small BPE tokenizer."""
-    split, config, own = KINDS[kind]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = split_by(split)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [AddedToken(token, normalized=False) for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        TEXTS * 9,
-        trainers.BpeTrainer(vocab_size=420, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
-    )
-    tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
-    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": kind != "llama"}
-    shape |= {"vocab_size": tokenizer.get_vocab_size() + 5, "eos_token_id": 2, "rope_theta": 50_000.0}
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config(**{**shape, **own, **changed}))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
-    model.save_pretrained(folder)
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    wrapped.chat_template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
-    wrapped.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp(request.param) / "tiny", request.param)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
 def back(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: GgufType) -> Path:

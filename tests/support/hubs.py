@@ -102,8 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") == "chunked":
             self.body = b"".join(iter(self._chunk, b""))
         parts = path.strip("/").split("/")
-        if path.startswith("/api/models/") and len(parts) > 4:
-            self._api("/".join(parts[2:4]), parts[4], "/".join(parts[5:]), parse_qs(address.query))
+        if path.startswith("/api/models/") and len(parts) > 3:
+            what, *rest = parts[4:] or ("revision", "main")
+            self._api("/".join(parts[2:4]), what, "/".join(rest), parse_qs(address.query))
         elif path == "/api/repos/create":
             self._create()
         elif path == "/api/validate-yaml":
@@ -167,7 +168,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {rest}")
         elif what == "revision":
             siblings = [{"rfilename": file} for file in repository.commits[commit]]
-            self._answer({"id": name, "modelId": name, "sha": commit, "siblings": siblings, "tags": []})
+            self._answer(
+                {
+                    "id": name,
+                    "modelId": name,
+                    "sha": commit,
+                    "siblings": siblings,
+                    "tags": [],
+                    "private": repository.private,
+                }
+            )
         elif query.get("recursive") != ["true"]:
             self._refuse(400, "", "this hub lists trees as a whole")
         else:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import pydantic
 import typer
 
-from mem1.cli import bench, data, index, plan, probe, proxy, report, run, serve, train, verify, webshop
+from mem1.cli import bench, data, export, index, plan, probe, proxy, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.options import Command, after_stop
 from mem1.cli.progress import say
@@ -146,7 +146,8 @@ app = typer.Typer(
 )
 app.command("quickstart", cls=Command)(train.quickstart)
 app.command("train", cls=Command)(train.command)
-app.command("export", cls=Command)(train.export)
+app.command("export", cls=Command)(export.export)
+app.command("push", cls=Command)(export.push)
 app.command("plan", cls=Command)(plan.command)
 app.command("eval", cls=Command)(eval_command.command)
 app.command("index", cls=Command)(index.command)

@@ -1,7 +1,4 @@
-"""`mem1 train`: run a recipe, then evaluate its policy. `mem1 quickstart`: evaluate, train, evaluate again.
-
-`mem1 export` writes a checkpoint as a model folder.
-"""
+"""`mem1 train`: run a recipe, then evaluate its policy. `mem1 quickstart`: evaluate, train, evaluate again."""
 
 from __future__ import annotations
 
@@ -194,23 +191,6 @@ class Upload:
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no message"]
             self.tell(f"{checkpoint.name} was not uploaded (exit code {done.returncode}): {last[0]}")
-
-
-def export(
-    checkpoint: Annotated[Path, typer.Argument(help="runs/NAME/checkpoints/checkpoint-000040")],
-    out: Annotated[Path, typer.Argument(help="Folder to write, which transformers and mem1 can load.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Write a checkpoint's policy as a transformers folder, with adapters merged and shards joined."""
-    if not checkpoint.is_dir():
-        raise UserError(f"no folder {checkpoint}; give one such as runs/quickstart/train/checkpoints/checkpoint-000040")
-    from mem1.cli.progress import stderr
-    from mem1.training.runs.checkpoint import export_checkpoint
-
-    export_checkpoint(checkpoint, out)
-    stderr().print(f"The policy is in {out}")
-    if as_json:
-        print(json.dumps({"policy": str(out)}))
 
 
 MEMORY = "notebook(4)"

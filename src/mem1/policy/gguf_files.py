@@ -78,7 +78,7 @@ def _plain_folder(file: Path, size: int, modified_ns: int) -> Path:
         return folder
 
     def make() -> None:
-        _write(file, folder, {"gguf": file.name, "sha256": digest})
+        _write(file, folder, {"gguf": file.name, "sha256": digest, "license": _told(file, "general.license")})
 
     folder = cache_folder() / f"gguf-{digest[:32]}"
     return open_cached(folder, load=load, make=make)
@@ -136,17 +136,17 @@ def _dequantise(file: Path, folder: Path) -> int:
     with bars:
         model.save_pretrained(folder)
     backend = tokenizer.backend_tokenizer
-    backend.pre_tokenizer = split_by(_split_of(file)) or backend.pre_tokenizer
+    backend.pre_tokenizer = split_by(_told(file, "tokenizer.ggml.pre")) or backend.pre_tokenizer
     tokenizer.save_pretrained(folder)
     return model.num_parameters()
 
 
-def _split_of(file: Path) -> str:
-    """Name by which llama.cpp knows how a tokenizer splits text; empty: none."""
+def _told(file: Path, key: str) -> str:
+    """What a GGUF file says of itself; empty: nothing."""
     from gguf import GGUFReader
 
-    field = GGUFReader(file).get_field("tokenizer.ggml.pre")
-    return "" if field is None else field.contents()
+    field = GGUFReader(file).get_field(key)
+    return "" if field is None else str(field.contents())
 
 
 def split_by(name: str) -> PreTokenizer | None:

@@ -1,0 +1,103 @@
+"""Policies for others: as a transformers folder with a model card, as a GGUF file, or on the Hugging Face hub.
+
+source = Source.of("runs/quick")            or a checkpoint, a policy's folder, a name of `policy_folder`
+source.write_folder(Path("out"))            weights (adapters merged), tokenizer, protocol.json, README.md
+source.write_gguf(Path("out.gguf"))         for llama.cpp
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mem1.durable import MANIFEST, explain_full_disk, read_manifest, seal
+from mem1.errors import UserError
+from mem1.evaluation.report.card import license_of, model_card
+from mem1.evaluation.report.run_folders import training_folder
+from mem1.hub import upload
+from mem1.lock import alone_in
+from mem1.policy.folders import policy_folder
+from mem1.policy.gguf_export import GgufType, write_gguf
+from mem1.policy.gguf_files import POLICY
+from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
+from mem1.version import __version__
+
+_NOT_COPIED = (MANIFEST, "README.md", ".*", "*.bin", "*.pt", "*.pth", "*.pkl", "*.gguf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A policy and the run that has trained it."""
+
+    path: Path
+    """A checkpoint, or a transformers folder."""
+    checkpoint: bool
+    run: Path | None
+    """The folder with the config.toml; None: not known."""
+    name: str
+    """Name of the policy for its readers."""
+
+    @classmethod
+    def of(cls, given: str) -> Source:
+        """What `given` names: a run (its policy, else its last checkpoint), a checkpoint, a policy by path or name.
+
+        Raises UserError where there is no such thing.
+        """
+        path = Path(given)
+        run = training_folder(path) if path.is_dir() else None
+        if run is not None:
+            done = (run / "policy" / "config.json").is_file()
+            found = run / "policy" if done else latest_checkpoint(run / "checkpoints")
+            if found is None:
+                raise UserError(f"{path} has neither a policy nor a checkpoint yet; train it first")
+            return cls(path=found, checkpoint=not done, run=run, name=path.resolve().name)
+        manifest = read_manifest(path)
+        if path.is_dir() and (path.parent.name == "checkpoints" or (manifest is not None and manifest.kind == KIND)):
+            run = path.absolute().parent.parent
+            known = run if (run / "config.toml").is_file() else None
+            return cls(path=path, checkpoint=True, run=known, name=f"{run.name}-{path.name}")
+        folder = policy_folder(given, weights=True)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{given} is neither a run nor a checkpoint nor a policy: it has no config.json")
+        around = folder.absolute().parent
+        run = around if (around / "config.toml").is_file() else None
+        return cls(path=folder, checkpoint=False, run=run, name=Path(given).name if run is None else around.name)
+
+    def write_folder(self, out: Path, *, name: str = "") -> None:
+        """Write `out`, which must be empty; `name` of its card, empty: its own.
+
+        Raises UserError where it is not empty, or the checkpoint is damaged.
+        """
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists and is not empty; give another folder")
+        card = model_card(name or self.name, run=self.run, folder=self.path)
+        if self.checkpoint:
+            export_checkpoint(self.path, out)
+        else:
+            full = explain_full_disk(f"{out}", "nothing else is lost", "free some space, or give another folder")
+            with full, alone_in(out):
+                shutil.copytree(self.path, out, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
+                seal(out, kind=POLICY, format=1)
+        (out / "README.md").write_text(card, encoding="utf-8")  # after the manifest: everybody may change it
+
+    def write_gguf(self, out: Path, *, kind: GgufType) -> None:
+        """Write the file `out`. Raises UserError as `mem1.policy.gguf_export.write_gguf` does."""
+        facts = {"name": self.name, "license": license_of(self.run, self.path)}
+        if not self.checkpoint or out.exists():
+            write_gguf(self.path, out, kind=kind, **facts)
+            return
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
+            export_checkpoint(self.path, Path(beside) / "policy")
+            write_gguf(Path(beside) / "policy", out, kind=kind, **facts)
+
+    def push(self, repo: str, *, public: bool) -> str:
+        """Upload it to the repository owner/name, which is made if it is new; returns its address.
+
+        Raises UserError where the hub refuses it, and where it is public although `public` is not said.
+        """
+        with tempfile.TemporaryDirectory(prefix="mem1-push-") as folder:
+            self.write_folder(Path(folder) / "policy", name=repo)
+            return upload(Path(folder) / "policy", repo, public=public, message=f"{self.name}, by mem1 {__version__}")
