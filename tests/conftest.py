@@ -97,9 +97,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(_file(item.nodeid), len(order)))
 
 
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()  # each full collection would look at torch and at all tests again, for a third of a second
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.option.collectonly:
+        gc.freeze()  # each full collection would look at torch and at all tests again, for a third of a second
 
 
 @pytest.hookimpl(optionalhook=True)

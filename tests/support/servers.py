@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -16,11 +17,26 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+import uvicorn.server
+
 from mem1.net.bounds import BOUNDS, Bounds
 from mem1.net.failover import Clock
 from mem1.net.web_server import JSON, Hosts, address, bind, make_server
 from mem1.retrieval import Retriever
 from mem1.retrieval.server import make_app
+
+
+class _Hasty:
+    """asyncio for uvicorn, which looks every 0.1 s whether it is to stop, and rests as long once it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def sleep(self, seconds: float) -> Any:
+        return asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = _Hasty()  # type: ignore[attr-defined]
 
 
 @dataclass

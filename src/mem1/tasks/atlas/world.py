@@ -21,7 +21,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import ClassVar
@@ -51,9 +51,12 @@ LAST_WORDS = _words("br ch dr fl gr kl pr sk st tr th wh", "aeiou", "nd st rk ll
 """Such as Brandov, Kleller, Storkum."""
 
 
-def names(split: Split) -> list[str]:
+@cache
+def names(split: Split) -> tuple[str, ...]:
     """All names of one half, in a fixed order: about 19,200 for training, 6,400 for evaluation."""
-    return [f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of_name(first, last) == split]
+    return tuple(
+        f"{first} {last}" for first in FIRST_WORDS for last in LAST_WORDS if split_of_name(first, last) == split
+    )
 
 
 def split_of_name(first: str, last: str) -> Split:
