@@ -133,12 +133,13 @@ def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedModel
 def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> EvaluatedModel:
     """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
     from mem1.engines.device import Machine, choose
-    from mem1.policy.policy import load_policy
+    from mem1.policy.policy import check_sampled, load_policy
 
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": str(path), "new": None})})
     device, speaks = choose(recipe.model.device, machine or Machine.here()), resolve(recipe)
     with memory_named("loading the policy", ANSWERING):
         policy = load_policy(path, chat_template=speaks.kind == FRAMED, device=device, dtype=recipe.model.dtype)
+    check_sampled(policy.model, recipe)
     return policy_agent(recipe, policy, speaks, device, name=name or Path(path).name)
 
 

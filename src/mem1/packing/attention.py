@@ -205,14 +205,32 @@ _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 def check_packable(model: PreTrainedModel) -> None:
     """Raises UserError, with every reason by name, if packing would not be exact for `model`."""
+    if why := unpackable(model):
+        raise UserError(f"{why}. Set packed = false: it is then trained one context a row, with its own attention.")
+
+
+def unpackable(model: PreTrainedModel) -> str:
+    """Every reason, by name, why packing would not be exact for `model`; empty: it is.
+
+    Such a model is trained one context a row, with its own attention.
+    """
     reasons = [*_config_reasons(model.config), *_module_reasons(model)]
     if model.config.model_type not in PACKABLE:
         reasons.append(f"architecture {model.config.model_type!r} is not among those tested: {', '.join(PACKABLE)}")
-    if reasons:
-        raise UserError(
-            f"{type(model).__name__} cannot be packed exactly: {'; '.join(reasons)}. "
-            "Set packed = false: it is then trained one context a row, with its own attention."
-        )
+    return f"{type(model).__name__} cannot be packed exactly: {'; '.join(reasons)}" if reasons else ""
+
+
+def unlike_sampler(config: Any, context: int) -> str:
+    """Why layers of this model would compute other numbers if they saw all tokens of a context, as they do while
+    this process samples; empty: they would not, up to so many tokens."""
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ())
+    window = getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
+    if window and window < context:
+        return f"its layers look back {window:,} tokens, and contexts may have {context:,}: set budget.context={window}"
+    states = [name for name in _STATES if getattr(text, name, None)]
+    other = sorted(kinds - {"full_attention", "sliding_attention"}) or states
+    return f"it has layers of another kind than attention over all tokens ({', '.join(other)})" if other else ""
 
 
 def _config_reasons(config: Any) -> Iterator[str]:

@@ -29,7 +29,7 @@ from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.hub import hub_name, not_here
 from mem1.model_folder import asset
-from mem1.packing.attention import check_packable
+from mem1.packing.attention import unpackable
 from mem1.planning.models import made_model, recipe_codec, recipe_shape, small
 from mem1.planning.plan import Plan, make_plan, record
 from mem1.policy.folders import SHIPPED, policy_folder
@@ -128,8 +128,8 @@ def _model(config: Recipe) -> str:
 
         found = load_config(folder)
         with torch.device("meta"):
-            check_packable(AutoModelForCausalLM.from_config(found, trust_remote_code=False))
-        return f"{name}: can be packed exactly"
+            why = unpackable(AutoModelForCausalLM.from_config(found, trust_remote_code=False))
+        return f"{name}: can be packed exactly" if not why else f"{why}; it is trained one context a row"
     return name
 
 

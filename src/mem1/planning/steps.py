@@ -25,7 +25,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from mem1.algorithms.base import constant
 from mem1.engines.device import Device
-from mem1.packing.attention import check_packable
 from mem1.planning.fakes import BACKWARD, FORWARD, OPTIMISER, Count, counted
 from mem1.planning.models import made_model
 from mem1.policy.policy import Policy
@@ -73,8 +72,6 @@ def measured(
 
     more    whether the optimiser step has earlier packs, so that gradients are there
     gpu     whether it is planned for a GPU, which decides the attention
-
-    Raises UserError where the model cannot be packed.
     """
     recipe, config = config, _for_planning(config, ranks)
     placement = Placement.of(config, Ranks(device=Device(name="cuda:0") if gpu else Device()))
@@ -84,8 +81,6 @@ def measured(
         policy = Policy(made_model(shape), _NOTHING)
         saved = _saved(recipe, policy.model, ranks if placement.spread else 1)
         fake_buffers(policy.model)
-        if stage == "sft" or (config.rl is not None and stage == "rl" and config.rl.packed):
-            check_packable(policy.model)
         made = make_stage(config, stage, policy, trajectories, placement)
         if placement.separate and not placement.served and placement.sampling is not None:
             policy.model.to(placement.sampling)  # type: ignore[arg-type]  # transformers takes less

@@ -27,6 +27,7 @@ from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_d
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.hub import not_here
+from mem1.packing.attention import unlike_sampler
 from mem1.policy.folders import SHIPPED, policy_folder
 from mem1.policy.gguf_files import POLICY
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
@@ -176,6 +177,15 @@ def make_policy(config: Recipe) -> Policy:
         known = own if isinstance(own, list) else [own] if own is not None else []
         generation.eos_token_id = list(dict.fromkeys([*known, *ends]))
     return policy
+
+
+def check_sampled(model: PreTrainedModel, config: Recipe) -> None:
+    """Raises UserError where this process would not sample attempts of the recipe with the model's own numbers."""
+    if why := unlike_sampler(model.config, config.budget.context):
+        raise UserError(
+            f"{config.model.name} cannot be sampled in this process: {why}; or sample on servers, or choose another "
+            "model"
+        )
 
 
 def _new_policy(config: Recipe, new: TinyModel, tags: Tags) -> Policy:

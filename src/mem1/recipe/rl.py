@@ -76,7 +76,7 @@ class Rl(Config):
     pack_tokens: int = Field(default=8192, ge=64, le=MOST_TOKENS)
     """Most tokens in the token tree of a micro-batch; without effect on the gradient."""
     packed: bool = True
-    """False: one context per row, for models that cannot be packed exactly."""
+    """False: one context per row, as models that cannot be packed exactly are trained in any case."""
     algorithm: Annotated[Algorithm, ByName(register.algorithm, key="name")] = Grpo()
     kl: Kl | None = None
     """None: no penalty, and no copy of the policy."""

@@ -29,15 +29,16 @@ from mem1.errors import UserError
 from mem1.interrupts import stopped_while
 from mem1.memory import memory_policy
 from mem1.packing import Pack, split_into_packs
+from mem1.packing.attention import unpackable
 from mem1.policy.policy import Policy
 from mem1.protocol import Tags
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import TURNS_PER_PIECE, Recall, Sft
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import RolloutPort
-from mem1.training.gradients.pack_workers import PackWorkers
+from mem1.training.gradients.pack_workers import UNPACKED_ALONE, PackWorkers
 from mem1.training.gradients.update import PassStats
-from mem1.training.logprobs import flat_logprobs
+from mem1.training.logprobs import flat_logprobs, score
 from mem1.training.monitoring.metrics_log import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
@@ -139,6 +140,9 @@ class SftStage:
     """Trained tokens of a full step, the mean over those of the first epoch: the divisor of the loss of every step."""
 
     def __post_init__(self) -> None:
+        self.packed = not unpackable(self.policy.model)
+        if self.placement.spread and not self.packed:
+            raise UserError(UNPACKED_ALONE)
         self.model = self.placement.trained(self.policy.model)
         (rate, adam_rate), weight_decay = self.config.rates, self.config.weight_decay
         self.optimizers: Optimizers = (
@@ -174,13 +178,17 @@ class SftStage:
         sampled = sampled_tokens(batch)
 
         def loss_of(pack: Pack) -> tuple[Tensor, PassStats]:
-            logprobs_M = as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
+            logprobs_M = (
+                as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
+                if self.packed
+                else score(model, pack, temperature=1.0, packed=False).logprobs_M
+            )
             # not by the tokens of this step: those of the last one of an epoch, which is smaller, would weigh more
             loss = negative_log_likelihood(logprobs_M, denominator=self._full_step)
             return loss, PassStats(loss=loss.item() * self._full_step / sampled, tokens=len(pack.tree))
 
         packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
-        workers = PackWorkers(models=[model], placement=self.placement, threads=self.workers)
+        workers = PackWorkers(models=[model] if self.packed else [], placement=self.placement, threads=self.workers)
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         with memory_named("training on demonstrations", TRAINING.format(stage="sft")):
             passes = workers.backward(packs, loss_of, self.optimizers.parameters)

@@ -29,8 +29,8 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
-from mem1.packing.attention import check_packable
-from mem1.policy.policy import Policy, make_policy
+from mem1.packing.attention import unpackable
+from mem1.policy.policy import Policy, check_sampled, make_policy
 from mem1.policy.protocol import resolve
 from mem1.protocol import Tags
 from mem1.recipe.model import Distributed
@@ -181,6 +181,12 @@ def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -
             config.rl.algorithm.check(task, partial(config.tasks.measured, source, task, tags))
 
 
+def _warn_unpacked(config: Recipe, model: PreTrainedModel) -> None:
+    packs = config.sft is not None or (config.rl is not None and config.rl.packed)
+    if packs and (why := unpackable(model)):
+        log.warning("%s; it is trained one context a row, which is slower", why)
+
+
 def _reached(out: Path, *, resume: bool) -> dict[str, Any]:
     """Where a run goes on: "path" of its last checkpoint (None: it begins), its "step", "stage", steps "done" in it,
     digest of the "metrics" up to there."""
@@ -223,7 +229,7 @@ def train(
                 None: torchrun's processes, else this one alone, on the device that `model.device` names
 
     Raises UserError for a recipe without stages, a folder that is in use or holds something else, a checkpoint of
-    another configuration, a model that cannot be packed exactly, or a full disk.
+    another configuration, or a full disk.
     """
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train: [recall], [sft] or [rl]; one without is for mem1 eval")
@@ -237,8 +243,10 @@ def train(
         if resume:
             pin_model(out)
         policy, speaks = make_policy(config), resolve(config)
-        if config.sft is not None or (config.rl is not None and config.rl.packed):
-            check_packable(policy.model)
+        if config.rl is not None and not isinstance(config.rollout, ServerRollouts):
+            check_sampled(policy.model, config)
+        if ranks.rank == 0:
+            _warn_unpacked(config, policy.model)
         elsewhere = placement.separate and isinstance(config.rollout, ServerRollouts)
         if not elsewhere and not placement.applied:  # which moves once it is quantised
             with memory_named("loading the policy", NETWORKS):

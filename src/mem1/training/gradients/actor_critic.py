@@ -22,9 +22,10 @@ from mem1.algorithms.base import CriticConfig
 from mem1.algorithms.losses import Kl, adapted
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
+from mem1.packing.attention import unpackable
 from mem1.recipe.rl import Rl
 from mem1.records import Trajectory
-from mem1.training.gradients.pack_workers import PackWorkers
+from mem1.training.gradients.pack_workers import UNPACKED_ALONE, PackWorkers
 from mem1.training.gradients.samples import OldPolicyStats, TrainingSample
 from mem1.training.logprobs import Scores, score, trunk_states
 from mem1.training.ranks.adapters import adapters_off
@@ -113,6 +114,8 @@ class ActorCritic:
     critic: Critic | None
     reference: Reference | None
     workers: PackWorkers
+    packed: bool
+    """Whether contexts share a token tree: as the recipe says, for a model that can be packed exactly."""
 
     @classmethod
     def make(
@@ -127,11 +130,9 @@ class ActorCritic:
 
         Raises UserError for unpacked contexts on several ranks.
         """
-        if placement.spread and not config.packed:
-            raise UserError(
-                "rl.packed = false is not supported with [distributed]: ranks would run different numbers of forward "
-                "passes. Set packed = true, or train in one process without [distributed]"
-            )
+        packed = config.packed and not unpackable(policy)
+        if placement.spread and not packed:
+            raise UserError(UNPACKED_ALONE)
         critic_config = config.algorithm.critic_config
         critic = None if critic_config is None else Critic(critic_config, policy, placement)
         if critic is not None:
@@ -141,9 +142,9 @@ class ActorCritic:
         if reference is not None:
             reference.shard_(placement)
         trained = placement.trained(policy)
-        models = [trained, critic and critic.trunk, reference and reference.model] if config.packed else []
+        models = [trained, critic and critic.trunk, reference and reference.model] if packed else []
         workers = PackWorkers(models=[m for m in models if m is not None], placement=placement, threads=threads)
-        return cls(config=config, policy=trained, critic=critic, reference=reference, workers=workers)
+        return cls(config=config, policy=trained, critic=critic, reference=reference, workers=workers, packed=packed)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -182,7 +183,7 @@ class ActorCritic:
             model,
             pack,
             temperature=self.config.temperature,
-            packed=self.config.packed,
+            packed=self.packed,
             entropy=entropy,
             attention=self.workers.placement.attention,
         )
@@ -196,7 +197,7 @@ class ActorCritic:
             if critic.trunk is None:
                 return critic.values(states_MD)
             attention = self.workers.placement.attention
-            return critic.values(trunk_states(critic.trunk, pack, packed=self.config.packed, attention=attention))
+            return critic.values(trunk_states(critic.trunk, pack, packed=self.packed, attention=attention))
 
         return as_forward(critic, values)
 

@@ -32,6 +32,10 @@ from mem1.packing.attention import tree_attention
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import layers
 
+UNPACKED_ALONE = (
+    "one context a row (rl.packed = false, or a model that cannot be packed) is not supported with [distributed]: "
+    "ranks would run different numbers of forward passes; train in one process without [distributed]"
+)
 T = TypeVar("T")
 Stats = TypeVar("Stats")
 """A dataclass of numbers."""
