@@ -416,7 +416,7 @@ def test_a_data_set_that_is_not_to_be_had_is_explained(monkeypatch: pytest.Monke
         raise ConnectionError("offline")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=offline))
-    with pytest.raises(UserError, match=r"cannot load hf:akariasai/PopQA:test \(ConnectionError: offline\).*OFFLINE=0"):
+    with pytest.raises(UserError, match=r"cannot load hf:akariasai/PopQA:test \(ConnectionError: offline\)"):
         read_questions("hf:akariasai/PopQA:test")
 
 

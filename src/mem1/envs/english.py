@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
-from mem1.configuration.model import Seed
+from mem1.configuration.model import Probability, Seed
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import PROMPT_TOKENS, QUESTION_TOKENS, QuestionTasks, TextSizes
@@ -24,11 +24,13 @@ from mem1.protocol import SEARCH, Tags
 from mem1.records import Passage, Task
 from mem1.retrieval import BM25, Retriever
 from mem1.scoring import normalize
+from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.compose import Split
+from mem1.tasks.english.expert import EnglishExpert, Searches
 from mem1.tasks.english.families import LEVELS, Family, asks_for_rules, rules_of, section_of, tasks_of
 from mem1.tasks.english.frames import notice_text, write
-from mem1.tasks.english.questions import Asker
-from mem1.tasks.english.solver import EnglishExpert, Solver
+from mem1.tasks.english.questions import ALL_ASKED, Asked, Asker
+from mem1.tasks.english.solver import Solver
 from mem1.tasks.english.world import ENTITIES, EnglishWorld, make_english_world
 from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
@@ -38,6 +40,8 @@ _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world."""
 _RESULT_WORDS = 110
 """Typical words of a passage."""
+_FACT_WORDS = 80
+"""Those of one without remarks."""
 _TITLE_WORDS = 3
 """Most words of a normalised title."""
 
@@ -58,6 +62,12 @@ class EnglishTasks(QuestionTasks):
     """Seed of the first world; the others follow."""
     surface: Seed = 0
     """Draws how passages and questions are worded, not what they say."""
+    remarks: bool = True
+    """Whether passages also say what nobody asks for; without, they have a quarter fewer words."""
+    asked: tuple[Asked, ...] = Field(default=ALL_ASKED, min_length=1)
+    """Kinds of questions: value, past, list, count, odd."""
+    two_hops: Probability = 0.4
+    """Share of questions that lead through another entity."""
     prompt: PromptChoice | None = None
     """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
@@ -66,6 +76,10 @@ class EnglishTasks(QuestionTasks):
     """Turns of a task; the family budget has its own."""
     memory: int | None = Field(default=None, ge=0)
     """Tokens of memory of the scripted solver; None: as many as it likes."""
+    laziness: Laziness = CLEAN
+    """Habits of the expert in demonstrations: diligent, stop and forget."""
+    searches: Searches = "titles"
+    """What the expert searches for: titles, or questions where one search answers them."""
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half; no name of the other half's worlds occurs in it."""
@@ -76,7 +90,8 @@ class EnglishTasks(QuestionTasks):
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
         assert isinstance(environment, EnglishEnvironment)
-        return EnglishExpert(self.solver(tasks, environment), tags)
+        solver = self.solver(tasks, environment)
+        return EnglishExpert(solver=solver, tags=tags, laziness=self.laziness, seed=seed, searches=self.searches)
 
     def solver(self, tasks: Sequence[Task], environment: EnglishEnvironment) -> Solver:
         """The scripted solver of these tasks."""
@@ -85,7 +100,7 @@ class EnglishTasks(QuestionTasks):
     def texts(self, tags: Tags) -> Iterable[str]:
         yield from super().texts(tags)
         for world in EnglishSource(self, "train", tags, self.first_world).worlds[:4]:
-            for written in write(world, surface=self.surface):
+            for written in write(world, surface=self.surface, remarks=self.remarks):
                 yield f"{written.passage.title} {written.passage.text}"
 
     def small(self) -> EnglishTasks:
@@ -95,7 +110,8 @@ class EnglishTasks(QuestionTasks):
         return self.model_copy(update={"worlds": 1})
 
     def text_sizes(self, objectives: int) -> TextSizes:
-        return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, int(1.4 * _RESULT_WORDS) * self.top_k)
+        words = _RESULT_WORDS if self.remarks else _FACT_WORDS
+        return TextSizes(PROMPT_TOKENS + QUESTION_TOKENS * objectives, int(1.4 * words) * self.top_k)
 
     @model_validator(mode="after")
     def _family_has_the_level(self) -> EnglishTasks:
@@ -128,7 +144,7 @@ class EnglishSource(TaskSource):
 
     @cached_property
     def environment(self) -> EnglishEnvironment:
-        retrievers = {world.name: _library(*key) for world, key in zip(self.worlds, self._keys, strict=True)}
+        retrievers = {world.name: _library(key) for world, key in zip(self.worlds, self._keys, strict=True)}
         return EnglishEnvironment(
             SearchEnvironment(retrievers, top_k=self.config.top_k, reward=self.config.own_reward),
             worlds={world.name: world for world in self.worlds},
@@ -138,13 +154,14 @@ class EnglishSource(TaskSource):
     @cached_property
     def askers(self) -> list[Asker]:
         """One for each world."""
-        return [_asker(*key) for key in self._keys]
+        return [_asker(key, self.config.two_hops, self.config.asked) for key in self._keys]
 
     @property
     def _keys(self) -> list[_Key]:
         config = self.config
         updates = config.level if config.family == "update" else 0
-        return [(self.first + i, self.split, config.entities, updates, config.surface) for i in range(config.worlds)]
+        made = (config.entities, updates, config.surface, config.remarks)
+        return [_Key(self.first + i, self.split, *made) for i in range(config.worlds)]
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config, per_world = self.config, -(-count // len(self.worlds))
@@ -168,18 +185,30 @@ class EnglishSource(TaskSource):
         return [task for tasks in zip(*by_world, strict=True) for task in tasks][:count]
 
 
-_Key = tuple[int, Split, int, int, int]
-"""Seed of a world, half, entities, updates and surface; families share what follows from them."""
+class _Key(NamedTuple):
+    """What a world and its passages follow from; families share them."""
+
+    seed: int
+    split: Split
+    entities: int
+    updates: int
+    surface: int
+    remarks: bool
 
 
 @lru_cache(maxsize=64)
-def _asker(seed: int, split: Split, entities: int, updates: int, surface: int) -> Asker:
-    return Asker(make_english_world(seed, split=split, entities=entities, updates=updates), surface)
+def _world(key: _Key) -> EnglishWorld:
+    return make_english_world(key.seed, split=key.split, entities=key.entities, updates=key.updates)
 
 
 @lru_cache(maxsize=64)
-def _library(seed: int, split: Split, entities: int, updates: int, surface: int) -> ByTitle:
-    return ByTitle.build(_asker(seed, split, entities, updates, surface).world, surface)
+def _asker(key: _Key, two_hops: float, asked: tuple[Asked, ...]) -> Asker:
+    return Asker(_world(key), key.surface, two_hops, asked)
+
+
+@lru_cache(maxsize=64)
+def _library(key: _Key) -> ByTitle:
+    return ByTitle.build(_world(key), key.surface, remarks=key.remarks)
 
 
 @dataclass(frozen=True)
@@ -193,9 +222,9 @@ class ByTitle(Retriever):
     """Id of a passage -> text below it."""
 
     @classmethod
-    def build(cls, world: EnglishWorld, surface: int) -> ByTitle:
+    def build(cls, world: EnglishWorld, surface: int, *, remarks: bool = True) -> ByTitle:
         """Searches the passages of a world."""
-        passages = [written.passage for written in write(world, surface=surface)]
+        passages = [written.passage for written in write(world, surface=surface, remarks=remarks)]
         titles = {normalize(passage.title): passage for passage in passages}
         for passage in passages:
             if nickname := world.entities[passage.title].nickname:

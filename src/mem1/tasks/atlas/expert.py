@@ -96,6 +96,10 @@ class Laziness(Config):
     and between its hops, in diligent tasks, too, and more often the second time, to show when to give up. What is
     copied wrongly is left out of `shown`."""
 
+    def of(self, prompt: str, seed: int) -> Laziness:
+        """The habits in the task of this prompt: none in those that are done diligently."""
+        return CLEAN if random.Random(f"{seed}/{prompt}").random() < self.diligent else self
+
 
 CLEAN = Laziness()
 _TWICE = 0.4

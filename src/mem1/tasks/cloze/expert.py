@@ -64,7 +64,7 @@ class ClozeExpert:
         label, window = re.match(r"Q(\d+) (.*)", queries[-1].inside[1:-1], re.DOTALL).groups()  # type: ignore[union-attr]
         *_, state = blocks(context, self.tags.state)
         rng = random.Random(f"{self.seed}/{context}")
-        lazy = self._laziness(prompt)
+        lazy = self.laziness.of(prompt, self.seed)
         found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
         known, new = self._known(context, state.content), int(label)
         if not (known and rng.random() < lazy.forget):
@@ -104,10 +104,6 @@ class ClozeExpert:
             return f" {answers or f'{UNKNOWN} '}</{answer}>"
         action = f"<{answer}> {answers}</{answer}>" if query is None else f"<{search}> {query} </{search}>"
         return f"<{state}> {note}{memory}{order} </{state}> {noted}{action}"
-
-    def _laziness(self, prompt: str) -> Laziness:
-        drawn = random.Random(f"{self.seed}/{prompt}").random()
-        return CLEAN if drawn < self.laziness.diligent else self.laziness
 
 
 def read_answer(window: str, result: str) -> str:

@@ -298,11 +298,11 @@ _Frame = tuple[str, str]
 """(the frame with its alternatives, one of the frames that it stands for)."""
 
 
-def write(world: EnglishWorld, *, surface: int = 0) -> list[Written]:
-    """The passages of all entities, in their order."""
+def write(world: EnglishWorld, *, surface: int = 0, remarks: bool = True) -> list[Written]:
+    """The passages of all entities, in their order; without `remarks`, they say nothing but facts."""
     deal = _Deck(random.Random(f"{world.name}/surface/{surface}"))
     others = {name: found for names in world.by_kind.values() for name, found in _others(names).items()}
-    return [_written(world, entity, others[entity.name], deal) for entity in world.entities.values()]
+    return [_written(world, entity, others[entity.name], deal, remarks) for entity in world.entities.values()]
 
 
 def notice_text(notice: Notice) -> str:
@@ -341,16 +341,16 @@ def _frames(group: str) -> tuple[_Frame, ...]:
     return tuple((one, frame) for one in given[group if given is TOLD else kind] for frame in expand(one))
 
 
-def _written(world: EnglishWorld, entity: Entity, others: Sequence[str], deal: _Deck) -> Written:
+def _written(world: EnglishWorld, entity: Entity, others: Sequence[str], deal: _Deck, remarks: bool) -> Written:
     """`others`: entities of which a remark can be."""
     rng = deal.rng
     source, frame = deal(f"introduction/{entity.kind}")
     frames, sources = [frame], {source}
     sentences = [_filled(frame, entity, rng, {})]
     told: list[tuple[str, Fact | None]] = list(_facts(world, entity))
-    told += [("remark", None)] * rng.choice(_REMARKS)
+    told += [("remark", None)] * (rng.choice(_REMARKS) if remarks else 0)
     rng.shuffle(told)
-    while told or sum(len(sentence.split()) for sentence in sentences) < _FEWEST_WORDS:
+    while told or (remarks and sum(len(sentence.split()) for sentence in sentences) < _FEWEST_WORDS):
         name, fact = told.pop() if told else ("remark", None)
         if fact is None:
             source, frame = deal(f"remark/{entity.kind}")

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from mem1.records import Question
 from mem1.scoring import normalize
@@ -79,9 +79,13 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Kind of the subject -> (relation, kind of question: "", past, list, count or odd)."""
 
 POOL = 512
-"""Different questions of a world, of which tasks are composed."""
+"""Most different questions of a world, of which tasks are composed."""
 _OPTIONS = 4
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
+
+
+Asked = Literal["value", "past", "list", "count", "odd"]
+ALL_ASKED: tuple[Asked, ...] = get_args(Asked)
 
 
 class Topic(NamedTuple):
@@ -103,8 +107,10 @@ class Asker:
 
     world: EnglishWorld
     surface: int = 0
-    two_hops: ClassVar[float] = 0.4
+    two_hops: float = 0.4
     """Share of questions that lead through another entity."""
+    asked: tuple[Asked, ...] = ALL_ASKED
+    """Kinds of questions that are drawn."""
     _made: dict[Topic, Question] = field(default_factory=dict, repr=False, compare=False)
     _known: dict[tuple[str, str, str], _Details] = field(default_factory=dict, repr=False, compare=False)
     """(subject, relation, kind of question) -> what is asked and answered."""
@@ -122,7 +128,8 @@ class Asker:
     def pool(self) -> Sequence[Question]:
         """The questions of which independent tasks are composed; each is put into words when it is needed."""
         found: dict[Topic, None] = {}
-        for topic in self._topics(0):
+        # small worlds have fewer
+        for topic in itertools.islice(self._topics(0), 40 * POOL):
             found[topic] = None
             if len(found) == POOL:
                 break
@@ -222,6 +229,11 @@ class Asker:
         return frozenset(self.world.corrected)
 
     @cached_property
+    def _kinds(self) -> dict[str, list[tuple[str, str]]]:
+        wanted = {"" if one == "value" else one for one in self.asked}
+        return {subject: [one for one in kinds if one[1] in wanted] for subject, kinds in KINDS.items()}
+
+    @cached_property
     def names(self) -> list[str]:
         return list(self.world.entities)
 
@@ -242,7 +254,10 @@ class Asker:
 
     def last(self, rng: random.Random, subject: str) -> tuple[str, str]:
         """(relation, kind of question), or ("", "") where chance led nowhere."""
-        relation, kind = rng.choice(KINDS[self.world.entities[subject].kind])
+        kinds = self._kinds[self.world.entities[subject].kind]
+        if not kinds:
+            return "", ""
+        relation, kind = rng.choice(kinds)
         fact = self.world.facts[subject, relation]
         if kind == "past" and not fact.before:
             return "", ""

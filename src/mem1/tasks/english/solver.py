@@ -18,10 +18,9 @@ order.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Question, Task
 from mem1.tasks.english.families import rules_of, section_of
 from mem1.tasks.english.questions import Asker, key_of
@@ -35,17 +34,42 @@ _DAY = re.compile(r" (\d{4}-\d\d-\d\d)$")
 _LAST_TURN = re.compile(r"You have 1 turn left|No searches are left")
 _CHARACTERS = 4
 """Per token."""
-_RULES, _SAW = "rules", "saw"
+_RULES, SAW = "rules", "saw"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of the solver's notes."""
+
+    key: str
+    """rules, saw, or the label of a question."""
+    mark: str
+    value: str
+
+    @property
+    def answers(self) -> bool:
+        """Whether it holds the answer to a question."""
+        return self.key not in (_RULES, SAW) and self.mark != ">"
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.mark} {self.value};"
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """What the solver does next: a search or the answer."""
 
-    notes: str
+    now: str
+    """The place: "now Q2 at Elmwick;"; empty: there is nothing left to look for."""
+    lines: tuple[Line, ...]
     """What it keeps."""
     search: str = ""
     answer: str = ""
+
+    @property
+    def notes(self) -> str:
+        """All that it writes down."""
+        return " ".join(filter(None, (self.now, *map(str, self.lines)))) or "nothing"
 
 
 @dataclass(frozen=True)
@@ -69,21 +93,26 @@ class Solver:
 
     def move(self, text: str) -> Move:
         """The next move for the text in view, which begins with a task's prompt. Raises StopIteration for another."""
-        task, rest = self._by_prompt.find(text)
-        notes = {key: (mark, value) for key, mark, value in _NOTE.findall(rest)}
+        task, rest = self.task(text)
+        notes = {line.key: (line.mark, line.value) for line in lines_of(rest)}
         now = (_NOW.findall(rest) or [("Q1", "")])[-1]
-        seen = [*notes.pop(_SAW, ("", ""))[1].split(", "), *_TITLE.findall(rest)]
+        seen = [*notes.pop(SAW, ("", ""))[1].split(", "), *_TITLE.findall(rest)]
         seen = [title for title in dict.fromkeys(seen) if title in self.worlds[task.corpus].entities or self.rules]
         self._read(task, notes, seen, now)
         if self.memory is None:
-            notes[_SAW] = ("=", ", ".join(seen))
+            notes[SAW] = ("=", ", ".join(seen))
         if _LAST_TURN.search(rest) is None:
             if self.rules and _RULES not in notes:
-                return Move(self._written(notes, now), search=f"rules of section {section_of(task.seed)}")
+                return Move(*self._kept(notes, now), search=f"rules of section {section_of(task.seed)}")
             begun = self._next(task, notes, now)
             if begun is not None:
-                return Move(self._written(notes, begun), search=self._query(task, *begun))
-        return Move(self._written(notes, None), answer=self._answer(task, notes))
+                return Move(*self._kept(notes, begun), search=self._query(task, *begun))
+        place, kept = self._kept(notes, None)
+        return Move(place, kept, answer=answer_of(Line(key, *said) for key, said in notes.items()))
+
+    def task(self, text: str) -> tuple[Task, str]:
+        """The task that a text begins with, and the rest of it. Raises StopIteration for an unknown one."""
+        return self._by_prompt.find(text)
 
     def _read(self, task: Task, notes: dict[str, tuple[str, str]], seen: Sequence[str], now: tuple[str, str]) -> None:
         """Adds what the passages in view say."""
@@ -131,45 +160,30 @@ class Solver:
             query = rule.follow(query)
         return query
 
-    def _answer(self, task: Task, notes: Mapping[str, tuple[str, str]]) -> str:
-        """The notes as an answer."""
-        found = ((label, notes[label]) for label, _ in _labelled(task) if label in notes)
-        return "; ".join(
-            f"{label} {_DAY.sub('', value) if mark == '!' else value}" for label, (mark, value) in found if mark != ">"
-        )
-
-    def _written(self, notes: Mapping[str, tuple[str, str]], now: tuple[str, str] | None) -> str:
+    def _kept(self, notes: Mapping[str, tuple[str, str]], now: tuple[str, str] | None) -> tuple[str, tuple[Line, ...]]:
         """The place, and the newest notes that fit."""
-        lines = [f"{key} {mark} {value};" for key, (mark, value) in notes.items()]
+        lines = [Line(key, mark, value) for key, (mark, value) in notes.items()]
         if self.memory is not None:
             left, kept = _CHARACTERS * self.memory, 0
             for line in reversed(lines):
-                left -= len(line) + 1
+                left -= len(str(line)) + 1
                 if left < 0:
                     break
                 kept += 1
             lines = lines[len(lines) - kept :]
-        at = [] if now is None else [f"now {now[0]}{' at ' + now[1] if now[1] else ''};"]
-        return " ".join([*at, *lines]) or "nothing"
+        at = "" if now is None else f"now {now[0]}{' at ' + now[1] if now[1] else ''};"
+        return at, tuple(lines)
 
 
-@dataclass(frozen=True)
-class EnglishExpert:
-    """The solver in tags: text of a context -> completion."""
+def lines_of(text: str) -> list[Line]:
+    """The notes in a text."""
+    return [Line(*found) for found in _NOTE.findall(text)]
 
-    solver: Solver
-    tags: Tags
 
-    def __call__(self, context: str) -> str:
-        """The completion. Raises StopIteration for an unknown task."""
-        move = self.solver.move(context)
-        answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
-        if context.rstrip().endswith(f"<{answer}>"):
-            return f" {move.answer} </{answer}>"
-        if context.rstrip().endswith(f"<{SUMMARY}>"):
-            return f" {move.notes} </{SUMMARY}>"
-        tag, content = (search, move.search) if move.search else (answer, move.answer)
-        return f"<{state}> {move.notes} </{state}> <{tag}> {content} </{tag}>"
+def answer_of(lines: Iterable[Line]) -> str:
+    """The answers among the notes, in the order of their labels: "Q1 Corin Ashmont; Q2 1388"."""
+    found = {line.key: _DAY.sub("", line.value) if line.mark == "!" else line.value for line in lines if line.answers}
+    return "; ".join(f"{key} {found[key]}" for key in sorted(found, key=lambda key: int(key[1:])))
 
 
 def _labelled(task: Task) -> list[tuple[str, Question]]:

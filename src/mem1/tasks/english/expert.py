@@ -1,0 +1,97 @@
+"""A scripted expert for English worlds: the solver in tags, with the habits that a warm start is to show.
+
+It searches for the titles of passages, or (`searches="questions"`) for a question of one hop in the question's own
+words. With tags for notes, an answer is written once, into a note, and the final answer is the notes:
+
+    <IS> now Q1; </IS> <query> Who is the mayor of Elmwick now? </query>
+    <IS> now Q2; </IS> <note> Q1 Corin Ashmont </note> <query> When was Dunford founded? </query>
+    <IS> done </IS> <note> Q2 1388 </note> <answer> notes </answer>
+
+Without, the state has them:
+
+    <IS> now Q2; Q1 = Corin Ashmont; </IS> <query> When was Dunford founded? </query>
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mem1.memory.notes import NOTES
+from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
+from mem1.records import Task
+from mem1.tasks.atlas import CLEAN, Laziness
+from mem1.tasks.english.solver import SAW, Line, Move, Solver, answer_of, lines_of
+from mem1.tasks.prompts import DONE
+
+Searches = Literal["titles", "questions"]
+"""titles: the solver's searches, and a list of what they have shown. questions: where one search answers a question,
+the question itself, and no list, which would grow with every search; a language model finds it easier."""
+_NOTED = r"<{0}>\s*(Q\d+) (.*?)\s*</{0}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnglishExpert:
+    """Writes the next completion from the text of a context; a pure function of the context and the seed."""
+
+    solver: Solver
+    tags: Tags
+    laziness: Laziness = CLEAN
+    """`stop` and `forget` apply, in tasks that are not `diligent`. What has been noted stays: there `forget` is not to
+    note the answer."""
+    seed: int = 0
+    searches: Searches = "titles"
+
+    def __call__(self, context: str) -> str:
+        """The completion. Raises StopIteration for an unknown task."""
+        tags = self.tags
+        in_view = context if tags.note is None else re.sub(_NOTED.format(tags.note), r"\1 = \2;", context)
+        (task, rest), move = self.solver.task(in_view), self.solver.move(in_view)
+        before = {line.key for line in lines_of(rest) if line.answers}
+        # where there are notes, what a correction says stays in the state, beside its day
+        lasting = [line for line in move.lines if line.answers and (tags.note is None or line.mark == "=")]
+        new = [line for line in lasting if line.key not in before]
+        lines = [line for line in move.lines if line.key != SAW or self.searches == "titles"]
+        search, rng = move.search, random.Random(f"{self.seed}/{context}")
+        lazy = self.laziness.of(task.prompt, self.seed)
+        answers = move.answer  # also of what its own memory has no room for
+        if new and before and rng.random() < lazy.forget:
+            lost = new[-1] if tags.note is not None else rng.choice([line for line in lines if line.answers])
+            lines, new = ([line for line in some if line is not lost] for some in (lines, new))
+            answers = answer_of(lines)
+        if new and search and rng.random() < lazy.stop:
+            search, answers = "", answer_of(lines)
+        if tags.note is not None:
+            late = new if self._opened(context) else ()  # too late for a note
+            lines = [line for line in lines if line.mark != "="]
+            answers = "; ".join(filter(None, (NOTES, answer_of([*lines, *late]))))
+        place, query = self._asked(task, move) if search else ("", "")
+        return self._written(context, " ".join(filter(None, (place, *map(str, lines)))) or DONE, new, query, answers)
+
+    def _asked(self, task: Task, move: Move) -> tuple[str, str]:
+        """(place, query): the question itself, where one search answers it and no rule forbids it."""
+        found = re.match(r"now (Q(\d+))", move.now)
+        if found is not None and self.searches == "questions" and not self.solver.rules:
+            question = task.questions[int(found[2]) - 1]
+            if question.hops == 1 and not question.depends_on:
+                return f"now {found[1]};", question.text
+        return move.now, move.search
+
+    def _opened(self, context: str) -> bool:
+        """Whether the answer must follow."""
+        return context.rstrip().endswith(f"<{self.tags.action_tags[ANSWER]}>")
+
+    def _written(self, context: str, state: str, new: Sequence[Line], query: str, answers: str) -> str:
+        """`new`: what is noted, where there are notes. `query`: what is searched; empty: the answers follow."""
+        tags = self.tags
+        answer, search = tags.action_tags[ANSWER], tags.action_tags[SEARCH]
+        if self._opened(context):
+            return f" {answers} </{answer}>"
+        if context.rstrip().endswith(f"<{SUMMARY}>"):
+            return f" {state} </{SUMMARY}>"
+        notes = () if tags.note is None else (f"<{tags.note}> {one.key} {one.value} </{tags.note}> " for one in new)
+        action = f"<{search}> {query} </{search}>" if query else f"<{answer}> {answers} </{answer}>"
+        return f"<{tags.state}> {state} </{tags.state}> {''.join(notes)}{action}"
