@@ -360,7 +360,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("training/gradients/actor_critic.py", ("training/test_scores.py", *RL)): (
         ("            temperature=self.config.temperature,\n", "            temperature=1.0,\n"),
-        ("            packed=self.config.packed,\n", "            packed=True,\n"),
+        ("            packed=self.packed,\n", "            packed=True,\n"),
         ('entropy = "gradient" if self.config.entropy and not frozen else "value"', 'entropy = "value"'),
         ("whole=self.config.algorithm.needs_whole_trajectories", "whole=False"),
         ('["old_K"] * recomputes + [', '["old_K"] + ['),

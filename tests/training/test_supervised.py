@@ -272,6 +272,17 @@ class TestRuns:
             run(config, stopped, resume=True)
         assert run(config, out, resume=True).complete, "no step of [sft] is left, so nothing is read"
 
+    @pytest.mark.parametrize(("minutes", "steps"), [(1e-9, [1, 2, 3, 4]), (60.0, [4])])
+    def test_checkpoints_are_also_written_by_time_which_changes_no_number(self, file, tmp_path, minutes, steps):
+        write_trajectories(file, attempts(CODEC))
+        changes = {"checkpoint_every": 1000, "checkpoint_minutes": minutes}
+        saved: list[Path] = []
+        assert run(recipe(str(file)).model_copy(update=changes), tmp_path / "run", on_saved=saved.append).complete
+        assert [int(path.name.rpartition("-")[2]) for path in saved] == steps
+        assert run(recipe(str(file)), tmp_path / "plain").complete
+        first, second = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("run", "plain"))
+        assert first == second
+
     def test_what_has_changed_since_it_was_written_is_noticed(self, file, tmp_path):
         write_trajectories(file, attempts(CODEC))
         config, out = recipe(str(file), optimizer="adamw", learning_rate=1e-3), tmp_path / "run"

@@ -122,13 +122,15 @@ def evaluate_agent(
     return rows, trajectories
 
 
-def evaluate_policy(recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path) -> list[Row]:
-    """Rows of a policy before or after its training."""
+def evaluate_policy(
+    recipe: Recipe, policy: Policy, device: Device, *, name: str, folder: Path, overwrite: bool = True
+) -> list[Row]:
+    """Rows of a policy before or after its training; without `overwrite`, the attempts in the folder count."""
     from mem1.training.sampling.served import trained_agent
 
     with trained_agent(recipe, policy, device, name=name) as agent:
         source = agent.speaks.tasks.source("evaluation", agent.speaks.tags)
-        return evaluate_agent(recipe, agent, source, folder=folder, overwrite=True)[0]
+        return evaluate_agent(recipe, agent, source, folder=folder, overwrite=overwrite)[0]
 
 
 def show(rows: Sequence[Row], *, as_json: bool, computed: Computed | None = None) -> None:

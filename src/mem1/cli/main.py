@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import pydantic
 import typer
 
-from mem1.cli import bench, data, export, index, plan, probe, proxy, report, run, serve, train, verify, webshop
+from mem1.cli import bench, data, export, index, plan, probe, proxy, real, report, run, serve, train, verify, webshop
 from mem1.cli import eval as eval_command
 from mem1.cli.options import Command, after_stop
 from mem1.cli.progress import say
@@ -145,6 +145,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("quickstart", cls=Command)(train.quickstart)
+app.command("real", cls=Command)(real.command)
 app.command("train", cls=Command)(train.command)
 app.command("export", cls=Command)(export.export)
 app.command("push", cls=Command)(export.push)

@@ -85,6 +85,8 @@ class Recipe(Config):
     ranks, not at all on one."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints."""
+    checkpoint_minutes: float = Field(default=5.0, gt=0)
+    """Minutes after which a step is followed by a checkpoint, however few steps there were since the last."""
     writers: tuple[WriterName, ...] = ("tensorboard",)
     """Where numbers go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, a registered name, or
     package.module:Name; empty: nowhere."""

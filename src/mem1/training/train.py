@@ -61,6 +61,7 @@ NOT_FINGERPRINTED = (
     "evaluation",
     "trajectories",
     "checkpoint_every",
+    "checkpoint_minutes",
     "model.device",
     "model.attention",
     "writers",
@@ -340,11 +341,15 @@ class _Run:
     def _train(self, stage: Stage, number: int, first: int, before: int) -> tuple[int, bool]:
         """Take the steps from `first`, with checkpoints; returns the steps done, and whether a stop was requested."""
         self.placement.ranks.on_rank_zero(lambda: self.watch.begin(stage.name, before))
+        saved = time.monotonic()
         for index in range(first, stage.steps):
             done = index + self._taken(stage, index, before)
             stopped = done == index or self.placement.ranks.any(self.stop.requested)
             with self.stop.unbroken():
-                if stopped or done == stage.steps or done % self.config.checkpoint_every == 0:
+                due = time.monotonic() - saved >= 60 * self.config.checkpoint_minutes
+                due = self.placement.ranks.any(due) or done % self.config.checkpoint_every == 0
+                if stopped or done == stage.steps or due:
+                    saved = time.monotonic()
                     rows = self.placement.ranks.on_rank_zero(lambda step=before + done: self.log.digest(step))
                     extra = {"stage": number, "done": done, "metrics": rows}
                     members, belonging = stage.optimizers.members, self._belonging(stage)

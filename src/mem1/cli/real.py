@@ -1,0 +1,230 @@
+"""`mem1 real`: a real language model learns to remember: examined, shown how, examined, trained by RL, examined.
+
+    mem1 real                           SmolLM2-135M in invented worlds in English, on two cores within the hour
+    mem1 real --corpus notes            clozes of one's own documents
+    mem1 real --model Qwen/Qwen3-0.6B   another model: a folder, a Hugging Face id, a GGUF file
+
+    runs/real-seed0/
+        evaluation/     untouched-2.jsonl, start-2.jsonl, trained-2.jsonl, ...      every attempt
+        start/          the run on demonstrations by a lazy expert                  recipes/smollm2/start.toml
+        train/          the run by RL on two questions at a time, from that start   recipes/smollm2/train.toml
+        result.json, report.html
+
+The untouched model is spoken to through its chat template, with instructions and a worked example.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, machine, with_device, work_begins
+from mem1.configuration.model import LARGEST_SEED
+from mem1.errors import UserError
+from mem1.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mem1.evaluation.metrics import Row
+    from mem1.policy.policy import Policy
+    from mem1.recipe.recipe import Recipe
+    from mem1.training.ranks.processes import Ranks
+
+START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
+MODEL = "smollm2"
+QUICK: Mapping[str, tuple[str, ...]] = {
+    START: ("sft.steps=12", "sft.warmup=2"),
+    TRAIN: ("rl.curriculum=[{steps=4, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=8"),
+    EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8"),
+}
+"""What --quick changes in each recipe."""
+UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160")
+"""What an examination of the untouched model changes: its chat template, instructions, longer turns."""
+_OF = {"sft": START, "rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN}
+"""How a key begins -> the only recipe in which it is changed; others are changed in all three."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run of `mem1 real` does: the recipes of its stages."""
+
+    folder: Path
+    model: str = MODEL
+    corpus: Path | None = None
+    """Folder of documents in place of invented worlds."""
+    quick: bool = False
+    seed: int = 0
+    device: str | None = None
+    changes: tuple[str, ...] = field(default=())
+    """Changes of every recipe: key=value."""
+
+    @property
+    def start(self) -> Path:
+        """The run on demonstrations."""
+        return self.folder / "start"
+
+    @property
+    def train(self) -> Path:
+        """The run of reinforcement learning; the report looks for it under this name."""
+        return self.folder / "train"
+
+    @property
+    def best(self) -> Path:
+        """The policy of that run which did best on development tasks."""
+        return self.train / "best"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.folder / "evaluation"
+
+    def recipe(self, name: str, model: str, *changes: str) -> Recipe:
+        """One of the three recipes, for a model. Raises UserError as `load_recipe` does."""
+        from mem1.api import load_recipe
+
+        quick = QUICK[name] if self.quick else ()
+        own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
+        found = load_recipe(name, f"seed={self.seed}", *quick, *changes, *own)
+        asked: dict[str, Any] = {"model": {**found.model.model_dump(), "path": model}}
+        if self.corpus is not None:
+            asked["tasks"] = self._clozes(found)
+        return with_device(type(found).model_validate({**found.model_dump(), **asked}), self.device)
+
+    def _clozes(self, found: Recipe) -> dict[str, Any]:
+        """The tasks of a recipe as clozes of the documents, with what both kinds of tasks have."""
+        from mem1.envs.cloze import ClozeTasks
+
+        given = found.tasks.model_dump(exclude_defaults=True)
+        kept = {key: value for key, value in given.items() if key in ClozeTasks.model_fields}
+        prompt = {"prompt": "cloze"} if "prompt" in kept else {}
+        return {**kept, **prompt, "kind": "cloze", "corpus": str(self.corpus)}
+
+
+def command(
+    invocation: typer.Context,
+    model: Annotated[str, typer.Option(help="The model: smollm2, a folder, a Hugging Face id, a GGUF file.")] = MODEL,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own documents, of which clozes are made. Default: invented worlds.", show_default=False
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The whole in a quarter of the time.")] = False,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of tasks, demonstrations, sampling."),
+        Fills("mem1.recipe.recipe:Recipe.seed"),
+    ] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. Default: runs/real-seed<SEED>.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Settings of all three recipes, as key=value.", show_default=False)
+    ] = None,
+) -> None:
+    """Teach a real language model to remember: untouched, after demonstrations, after RL on two questions."""
+    from mem1.policy.folders import policy_folder
+
+    folder = out or Path("runs") / f"real{'-quick' if quick else ''}-seed{seed}"
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
+    if resume and not folder.exists():
+        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
+    plan = Plan(
+        folder=folder,
+        model=model,
+        corpus=corpus,
+        quick=quick,
+        seed=seed,
+        device=device,
+        changes=tuple(overrides or ()),
+    )
+    first, *_ = (plan.recipe(name, model) for name in (START, TRAIN, EVAL))  # mistakes are said before anything begins
+    policy_folder(model)
+    again = [
+        "mem1",
+        "real",
+        "--model",
+        model,
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+        *(["--quick"] if quick else []),
+    ]
+    again += [] if corpus is None else ["--corpus", str(corpus)]
+    again += [] if device is None else ["--device", device]
+    again += overrides or []
+    work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
+    from mem1.cli.eval import show
+    from mem1.cli.progress import stderr
+    from mem1.cli.train import warn_of_little_memory
+    from mem1.engines.device import Machine
+    from mem1.evaluation.report.run_folders import write_run_report
+    from mem1.lock import alone_in
+    from mem1.training.ranks.placement import Placement
+    from mem1.training.ranks.processes import Ranks
+
+    console = stderr()
+    console.print(f"mem1 real, {model}, seed {seed}; everything is written to {folder}", soft_wrap=True)
+    ranks = Ranks(device=chosen_device(invocation, first.model.device, training=True))
+    computed = Placement.of(first, ranks).computed
+    for note in (str(computed), *ranks.device.few_workers(first.workers)):
+        console.print(note, markup=False, soft_wrap=True)
+    warn_of_little_memory(first, machine(invocation) or Machine.here())
+    with alone_in(folder):
+        rows = _teach(plan, first, ranks, console, resume=resume)
+        result = {"model": model, "seed": seed, "rows": [row.as_dict() for row in rows]}
+        (folder / "result.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+        write_run_report(folder)
+        show(rows, as_json=as_json, computed=computed)
+    policy = plan.best if plan.best.is_dir() else plan.train / "policy"
+    console.print(f"Look at {folder / 'report.html'}; the trained policy is in {policy}", soft_wrap=True)
+    console.print(f"See it work, turn by turn: mem1 run {EVAL} --model {policy}", soft_wrap=True)
+    console.print(f"For llama.cpp: mem1 export {policy} policy.gguf", soft_wrap=True)
+
+
+def _teach(plan: Plan, first: Recipe, ranks: Ranks, console: Console, *, resume: bool) -> list[Row]:
+    """Examine, demonstrate, examine, train, examine; what is finished already is not repeated."""
+    from mem1.policy.policy import load_policy
+
+    untouched = plan.recipe(EVAL, plan.model, *UNTOUCHED)
+    examined = plan.recipe(EVAL, plan.model)
+    rows = _examine(untouched, load_policy(plan.model, device=ranks.device), ranks, "untouched", plan, resume)
+    started = _trained(first, plan.start, ranks, console, resume=resume)
+    rows += _examine(examined, started, ranks, "start", plan, resume)
+    second = plan.recipe(TRAIN, str(plan.start / "policy"))
+    trained = _trained(second, plan.train, ranks, console, resume=resume)
+    if plan.best.is_dir():
+        trained = load_policy(plan.best, device=ranks.device)
+    return rows + _examine(examined, trained, ranks, "trained", plan, resume)
+
+
+def _examine(recipe: Recipe, policy: Policy, ranks: Ranks, name: str, plan: Plan, resume: bool) -> list[Row]:
+    from mem1.cli.eval import evaluate_policy
+
+    return evaluate_policy(recipe, policy, ranks.device, name=name, folder=plan.evaluation, overwrite=not resume)
+
+
+def _trained(recipe: Recipe, folder: Path, ranks: Ranks, console: Console, *, resume: bool) -> Policy:
+    from mem1.cli.progress import TrainingBar, bars
+    from mem1.policy.protocol import resolve
+    from mem1.training.train import train
+
+    console.print(f"{folder.name}: protocol {resolve(recipe)}", markup=False, soft_wrap=True)
+    with bars(console) as progress:
+        begun = resume and (folder / "config.toml").is_file()
+        finished = train(recipe, folder, command=sys.argv, resume=begun, on_step=TrainingBar(progress), ranks=ranks)
+    if not finished.complete:
+        raise Interrupted(f"{finished.where}, with a checkpoint")
+    return finished.policy

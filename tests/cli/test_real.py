@@ -1,0 +1,93 @@
+"""`mem1 real`: its stages, what it examines, what it resumes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloze_documents import corpus
+from terminals import Terminal
+from terminals import terminal as terminal
+
+from mem1.configuration import read_toml
+from mem1.policy.policy import make_policy
+from mem1.recipe.recipe import Recipe
+
+NOTES = {"memory": "notebook(4)"}
+SHORT = (
+    "tasks.entities=80",
+    "budget.completion_extra=120",
+    "evaluation.objectives=[1,2]",
+    "evaluation.tasks=2",
+    "sft.tasks=4",
+    "sft.steps=2",
+    "sft.tokens=1500",
+    "rl.curriculum=[{steps=2, objectives=[2]}]",
+    "rl.tasks_per_step=1",
+    "rl.group_size=2",
+    "evaluation.every=1",
+    "evaluation.validation_tasks=2",
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of two small layers with a tokenizer for any text."""
+    new = {"hidden_size": 32, "layers": 2, "feed_forward": 64, "tokenizer": "bpe", "vocab_size": 600}
+    tasks = {"kind": "english", "worlds": 1, "entities": 80}
+    folder = tmp_path_factory.mktemp("real") / "model"
+    made = make_policy(Recipe.model_validate({"model": {"new": new}, "tasks": tasks, "protocol": "tags", **NOTES}))
+    made.save(folder)
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "result.json").read_text())["rows"]
+
+
+def test_a_model_is_examined_shown_how_examined_trained_and_examined(terminal: Terminal, model: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    code, printed, said = terminal("real", *SHORT, "--model", model, "--out", out, "--seed", "3", "--device", "cpu")
+    assert code == 0, said
+    rows = rows_of(out)
+    assert [(row["policy"], row["objectives"]) for row in rows] == [
+        (name, n) for name in ("untouched", "start", "trained") for n in (1, 2)
+    ]
+    assert all(name in printed for name in ("untouched", "start", "trained"))
+    assert "untouched" in (out / "report.html").read_text()
+    start, train = (read_toml(out / stage / "config.toml") for stage in ("start", "train"))
+    assert start["seed"] == train["seed"] == 3
+    assert start["tasks"]["laziness"]["stop"] > 0 and train.get("sft") is None and start.get("rl") is None
+    assert train["model"]["path"] == str(out / "start" / "policy")
+    assert train["tasks"]["first_world"] >= start["tasks"]["worlds"], "its worlds are others"
+    assert f"mem1 run smollm2/eval --model {out / 'train' / 'best'}" in " ".join(said.split())
+    # what is finished is not repeated, and the result is the same
+    (out / "result.json").unlink()
+    assert "--resume" in terminal.error("real", *SHORT, "--model", model, "--out", out)
+    code, _, said = terminal("real", *SHORT, "--model", model, "--out", out, "--seed", "3", "--device", "cpu", "--resume")
+    assert code == 0, said
+    assert [row["em"] for row in rows_of(out)] == [row["em"] for row in rows]
+
+
+def test_with_documents_it_learns_clozes_of_them(terminal: Terminal, model: Path, tmp_path: Path):
+    (tmp_path / "notes").mkdir()
+    for passage in corpus(60):
+        (tmp_path / "notes" / f"{passage.id}.txt").write_text(f"{passage.title}\n\n{passage.text}\n")
+    changes = [*(change for change in SHORT if "entities" not in change), "budget.completion_extra=400"]
+    code, _, said = terminal(
+        *("real", *changes, "--model", model, "--out", tmp_path / "run", "--corpus", tmp_path / "notes"),
+        *("--quick", "--device", "cpu"),
+    )
+    assert code == 0, said
+    tasks = read_toml(tmp_path / "run" / "train" / "config.toml")["tasks"]
+    assert (tasks["kind"], tasks["prompt"], tasks["corpus"]) == ("cloze", "cloze", str(tmp_path / "notes"))
+    assert {row["policy"] for row in rows_of(tmp_path / "run")} == {"untouched", "start", "trained"}
+
+
+def test_what_it_cannot_do_is_said_before_anything_is_written(terminal: Terminal, tmp_path: Path):
+    assert "is no model folder" in terminal.error("real", "--model", "no/such/folder", "--out", tmp_path / "a")
+    assert "--resume" in terminal.error("real", "--resume", "--out", tmp_path / "b")
+    assert "unknown key" in terminal.error("real", "rl.grup=3", "--out", tmp_path / "c")
+    assert not list(tmp_path.iterdir())
