@@ -46,6 +46,7 @@ OF_THE_COMMAND_ALONE = {
     *("mem1 proxy --memory", "mem1 proxy --states"),
     *("mem1 serve-policy --workers", "mem1 probe --count", "mem1 probe --prices"),
     *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --memory"),
+    "mem1 real --model",
 }  # fmt: skip
 
 
