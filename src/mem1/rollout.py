@@ -1,11 +1,10 @@
 """The loop: memory x environment x engine -> Trajectory.
 
-All attempts advance together, one turn per round, so that engine and retriever work on batches:
-
     contexts of the open attempts -> engine -> parse -> environment -> next contexts -> ...
 
-With an engine that forms batches itself, such as servers (`Engine.concurrency`), each attempt advances alone, as soon
-as its own reply is there.
+An engine that streams (`Streaming`) samples all attempts at once, and each goes on as soon as its completion has ended;
+the environment replies to all that have ended by the same token together. With an engine that forms batches itself,
+such as servers (`Engine.concurrency`), each attempt advances alone. With any other, all take their turns together.
 
 Everything that can go wrong with an attempt is recorded as its ending; nothing is raised.
 """
@@ -23,10 +22,10 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
 from mem1.dialogue import Dialogue, Shown, turn_of
-from mem1.engines.base import Completion, Engine, Sampling, derived_seed
+from mem1.engines.base import Completion, Engine, Request, Sampling, Streaming, derived_seed
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
-from mem1.memory import Fold, MemoryPolicy, answer_from, next_context, recalled
+from mem1.memory import Context, Fold, MemoryPolicy, answer_from, next_context, recalled
 from mem1.net.threads import in_parallel
 from mem1.protocol import ANSWER, MALFORMED, NOTE, RECALL, SUMMARY, Tags
 from mem1.records import Ended, Task, Trajectory, Turn
@@ -65,11 +64,15 @@ class Budget(Config):
 class _Attempt:
     """One trajectory in the making; the only mutable thing here."""
 
+    key: int
+    """Its place among the attempts of the call."""
     task: Task
     number: int
     """Number of this attempt at its task, from 0."""
     prompt_ids: tuple[int, ...]
     turns: list[Turn] = field(default_factory=list)
+    asked: tuple[tuple[int, ...], Context, str | None] | None = None
+    """The context that was last asked for: its tokens, what the memory says of it, and the action that it opens."""
     taken: int = 0
     """Turns of the task so far: all but summaries."""
     actions: list[tuple[str, str]] = field(default_factory=list)
@@ -78,7 +81,7 @@ class _Attempt:
     detail: str = ""
     answer: str = ""
     seconds: float = 0.0
-    """Wall time from the start of the batch to the end of the round in which the attempt ended."""
+    """Wall time from the start of the call to the end of the attempt."""
 
     @property
     def turns_left(self) -> int:
@@ -218,65 +221,86 @@ class Rollout(RolloutParts):
 
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
         the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
-        `weights_version` is recorded for turns whose version the engine does not report. `progress` is called after
-        each round with (attempts finished, attempts). With an engine of some concurrency, environment, `progress` and
-        `on_turn` are called from several threads.
+        `weights_version` is recorded for turns whose version the engine does not report. `progress` is called with
+        (attempts finished, attempts) whenever some have finished. With an engine of some concurrency, environment,
+        `progress` and `on_turn` are called from several threads.
         """
         started = time.perf_counter()
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
         prompts = {text: self.dialogue.prompt(task) for text, task in different.items()}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
-        attempts = [_Attempt(task, n, prompts[task.prompt]) for task, n in zip(tasks, numbers, strict=True)]
+        attempts = [
+            _Attempt(key, task, number, prompts[task.prompt])
+            for key, (task, number) in enumerate(zip(tasks, numbers, strict=True))
+        ]
         ended: deque[_Attempt] = deque()  # of all threads
 
+        def ask(going_on: Sequence[_Attempt]) -> list[Request]:
+            requests = [request for attempt in going_on if (request := self._ask(attempt, sampling)) is not None]
+            told([attempt for attempt in going_on if attempt.ended is not None])
+            return requests
+
+        def follow(finished: Sequence[tuple[Request, Completion]]) -> list[Request]:
+            taken = [(attempts[request.key], completion) for request, completion in finished]
+            self._take(taken, weights_version)
+            told([attempt for attempt, _ in taken if attempt.ended is not None])
+            return ask([attempt for attempt, _ in taken if attempt.ended is None])
+
+        def told(over: Sequence[_Attempt]) -> None:
+            for attempt in over:
+                attempt.seconds = time.perf_counter() - started
+            ended.extend(over)
+            if over and progress is not None:
+                progress(len(ended), len(attempts))
+
         def advance(together: Sequence[_Attempt]) -> None:
-            while open_attempts := [a for a in together if a.ended is None]:
-                self._round(open_attempts, sampling, weights_version)
-                for attempt in open_attempts:
-                    attempt.seconds = time.perf_counter() - started
-                ended.extend(a for a in open_attempts if a.ended is not None)
-                if progress is not None:
-                    progress(len(ended), len(attempts))
+            requests = ask(together)
+            while requests:
+                completions = self.engine.complete(
+                    [request.context for request in requests],
+                    max_tokens=[request.max_tokens for request in requests],
+                    sampling=replace(sampling, seeds=tuple(request.seed for request in requests)),
+                )
+                requests = follow(list(zip(requests, completions, strict=True)))
 
         concurrency = getattr(self.engine, "concurrency", 1)
-        if concurrency == 1:
+        if isinstance(self.engine, Streaming):
+            self.engine.stream(ask(attempts), follow, sampling=sampling)
+        elif concurrency == 1:
             advance(attempts)
         else:
             in_parallel(advance, [[attempt] for attempt in attempts], threads=concurrency)
         return [self._finish(attempt) for attempt in attempts]
 
-    def _round(self, attempts: Sequence[_Attempt], sampling: Sampling, version: int) -> None:
-        """One turn of every open attempt."""
-        ready, contexts = [], []
-        for attempt in attempts:
-            context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-            requested = context.requested_action or self._last_action(attempt)
-            ids = context.ids + self.dialogue.opening(requested)
-            if len(ids) + self._room(attempt.task) > self.budget.context:
-                attempt.ended = Ended.OUT_OF_TOKENS
-                attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
-                continue
-            ready.append(attempt)
-            contexts.append((ids, context, requested))
-        if not ready:
-            return
-        budgets = [self._room(a.task) for a in ready]
-        seeds = tuple(derived_seed(sampling.seed, a.task.id, a.number, len(a.turns)) for a in ready)
-        completions = self.engine.complete(
-            [ids for ids, _, _ in contexts], max_tokens=budgets, sampling=replace(sampling, seeds=seeds)
-        )
-        for attempt, (ids, context, requested), completion in zip(ready, contexts, completions, strict=True):
+    def _ask(self, attempt: _Attempt, sampling: Sampling) -> Request | None:
+        """What the attempt asks of the engine next; None: there is no room for it, which ends the attempt."""
+        context = next_context(self.context, attempt.prompt_ids, attempt.turns)
+        requested = context.requested_action or self._last_action(attempt)
+        ids = context.ids + self.dialogue.opening(requested)
+        room = self._room(attempt.task)
+        if len(ids) + room > self.budget.context:
+            attempt.ended = Ended.OUT_OF_TOKENS
+            attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
+            return None
+        attempt.asked = ids, context, requested
+        seed = derived_seed(sampling.seed, attempt.task.id, attempt.number, len(attempt.turns))
+        return Request(context=ids, max_tokens=room, seed=seed, key=attempt.key)
+
+    def _take(self, taken: Sequence[tuple[_Attempt, Completion]], version: int) -> None:
+        """One turn of each of these attempts."""
+        for attempt, completion in taken:
             if completion.failed is not None:
                 attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed
                 continue
             versions = completion.weights_versions or ((version, len(completion.token_ids)),)
             fields = {"logprobs": completion.logprobs, "weights_versions": versions}
-            turn = turn_of(self.dialogue, ids, context, requested, completion.token_ids, **fields)
+            assert attempt.asked is not None
+            turn = turn_of(self.dialogue, *attempt.asked, completion.token_ids, **fields)
             attempt.turns.append(turn)
             attempt.taken += turn.action != SUMMARY
             self._judge(attempt, completion)
-        self._observe([a for a in ready if a.ended is None])
-        for attempt, completion in zip(ready, completions, strict=True):
+        self._observe([attempt for attempt, _ in taken if attempt.ended is None])
+        for attempt, completion in taken:
             if attempt.ended is None and attempt.turns_left == 0:
                 attempt.ended = Ended.OUT_OF_TURNS
             if self.on_turn is not None and completion.failed is None:

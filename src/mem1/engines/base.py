@@ -9,7 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.records import VersionRun
@@ -79,13 +79,42 @@ class Engine(Protocol):
 
     An engine that gains nothing from batches, such as a client of servers that form them, has an attribute
     `concurrency`: that many attempts then advance at the same time, each in its own thread. Without it, all attempts
-    take their turns together.
+    take their turns together, or, if it is `Streaming`, each at its own pace.
     """
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
         """One completion per context, in order, each of at most its own `max_tokens`; failures are in `failed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A completion that is asked for."""
+
+    context: Sequence[int]
+    max_tokens: int
+    seed: int
+    """The only source of its random numbers."""
+    key: int
+    """Whose it is, such as the number of an attempt, which has one at a time; its contexts often begin alike."""
+
+
+Follow = Callable[[Sequence[tuple[Request, Completion]]], Sequence[Request]]
+"""Completions that have ended -> what is asked for next."""
+
+
+@runtime_checkable
+class Streaming(Engine, Protocol):
+    """An engine that goes on with others while one attempt waits for its environment."""
+
+    def stream(self, requests: Sequence[Request], follow: Follow, *, sampling: Sampling) -> None:
+        """Complete these requests and those that `follow` returns, until none is left.
+
+        `follow` is called with the completions that have ended, each once; the requests that it returns join those
+        under way. Of `sampling`, the seeds are not used.
+        """
         ...
 
 
