@@ -222,8 +222,8 @@ class Rollout(RolloutParts):
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
         the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
         `weights_version` is recorded for turns whose version the engine does not report. `progress` is called with
-        (attempts finished, attempts) whenever some have finished. With an engine of some concurrency, environment,
-        `progress` and `on_turn` are called from several threads.
+        (attempts finished, attempts) after the turns that were taken together. With an engine of some concurrency,
+        environment, `progress` and `on_turn` are called from several threads.
         """
         started = time.perf_counter()
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
@@ -235,26 +235,28 @@ class Rollout(RolloutParts):
         ]
         ended: deque[_Attempt] = deque()  # of all threads
 
-        def ask(going_on: Sequence[_Attempt]) -> list[Request]:
-            requests = [request for attempt in going_on if (request := self._ask(attempt, sampling)) is not None]
-            told([attempt for attempt in going_on if attempt.ended is not None])
+        def begin(together: Sequence[_Attempt]) -> list[Request]:
+            requests = self._ask(together, sampling)
+            if over := [attempt for attempt in together if attempt.ended is not None]:
+                tell(over)
             return requests
 
         def follow(finished: Sequence[tuple[Request, Completion]]) -> list[Request]:
             taken = [(attempts[request.key], completion) for request, completion in finished]
             self._take(taken, weights_version)
-            told([attempt for attempt, _ in taken if attempt.ended is not None])
-            return ask([attempt for attempt, _ in taken if attempt.ended is None])
+            requests = self._ask([attempt for attempt, _ in taken if attempt.ended is None], sampling)
+            tell([attempt for attempt, _ in taken if attempt.ended is not None])
+            return requests
 
-        def told(over: Sequence[_Attempt]) -> None:
+        def tell(over: Sequence[_Attempt]) -> None:
             for attempt in over:
                 attempt.seconds = time.perf_counter() - started
             ended.extend(over)
-            if over and progress is not None:
+            if progress is not None:
                 progress(len(ended), len(attempts))
 
         def advance(together: Sequence[_Attempt]) -> None:
-            requests = ask(together)
+            requests = begin(together)
             while requests:
                 completions = self.engine.complete(
                     [request.context for request in requests],
@@ -265,26 +267,29 @@ class Rollout(RolloutParts):
 
         concurrency = getattr(self.engine, "concurrency", 1)
         if isinstance(self.engine, Streaming):
-            self.engine.stream(ask(attempts), follow, sampling=sampling)
+            self.engine.stream(begin(attempts), follow, sampling=sampling)
         elif concurrency == 1:
             advance(attempts)
         else:
             in_parallel(advance, [[attempt] for attempt in attempts], threads=concurrency)
         return [self._finish(attempt) for attempt in attempts]
 
-    def _ask(self, attempt: _Attempt, sampling: Sampling) -> Request | None:
-        """What the attempt asks of the engine next; None: there is no room for it, which ends the attempt."""
-        context = next_context(self.context, attempt.prompt_ids, attempt.turns)
-        requested = context.requested_action or self._last_action(attempt)
-        ids = context.ids + self.dialogue.opening(requested)
-        room = self._room(attempt.task)
-        if len(ids) + room > self.budget.context:
-            attempt.ended = Ended.OUT_OF_TOKENS
-            attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
-            return None
-        attempt.asked = ids, context, requested
-        seed = derived_seed(sampling.seed, attempt.task.id, attempt.number, len(attempt.turns))
-        return Request(context=ids, max_tokens=room, seed=seed, key=attempt.key)
+    def _ask(self, attempts: Sequence[_Attempt], sampling: Sampling) -> list[Request]:
+        """What these attempts ask of the engine next; it ends those whose context leaves no room for a completion."""
+        requests: list[Request] = []
+        for attempt in attempts:
+            context = next_context(self.context, attempt.prompt_ids, attempt.turns)
+            requested = context.requested_action or self._last_action(attempt)
+            ids = context.ids + self.dialogue.opening(requested)
+            room = self._room(attempt.task)
+            if len(ids) + room > self.budget.context:
+                attempt.ended = Ended.OUT_OF_TOKENS
+                attempt.detail = f"a context of {len(ids)} tokens leaves no room within {self.budget.context}"
+                continue
+            attempt.asked = ids, context, requested
+            seed = derived_seed(sampling.seed, attempt.task.id, attempt.number, len(attempt.turns))
+            requests.append(Request(context=ids, max_tokens=room, seed=seed, key=attempt.key))
+        return requests
 
     def _take(self, taken: Sequence[tuple[_Attempt, Completion]], version: int) -> None:
         """One turn of each of these attempts."""

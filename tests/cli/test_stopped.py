@@ -39,17 +39,17 @@ PHASES = {
         "saving; begin again with: mem1",
     ),
     "demonstrations": (
-        "mem1.rollout.Rollout._round",
+        "mem1.rollout.Rollout._take",
         "train {recipe} --out {out}",
         "while making demonstrations, with a",
     ),
     "sampling": (
-        "mem1.engines.local.LocalEngine.complete",
+        "mem1.engines.local.Batch.step",
         "train {recipe} --out {out}",
         "step 1 of 1 of [rl], with a",
     ),
     "two workers": (
-        "mem1.engines.local.LocalEngine.complete",
+        "mem1.engines.local.Batch.step",
         "train {recipe} workers=2 --out {out}",
         "step 1 of 1 of [rl], with a",
     ),
@@ -59,24 +59,24 @@ PHASES = {
         "3 of 6 attempts are done and saved in {out}/evaluation; resume with: mem1 train",
     ),
     "evaluation": (
-        "mem1.rollout.Rollout._round",
+        "mem1.rollout.Rollout._take",
         "eval --limit 3 --objectives 1 tasks.worlds=1 --out {out}",
         "while evaluating; 0 of 3 attempts are done and saved in {out}; repeat the command",
     ),
-    "without a folder": ("mem1.rollout.Rollout._round", "eval --limit 3 --objectives 1 tasks.worlds=1", ANEW),
+    "without a folder": ("mem1.rollout.Rollout._take", "eval --limit 3 --objectives 1 tasks.worlds=1", ANEW),
     "bench": (
-        "mem1.rollout.Rollout._round",
+        "mem1.rollout.Rollout._take",
         "bench --script unlimited --out {out}",
         "while attempting tasks; 0 of ",
     ),
     "probe": ("mem1.extras.probe.probing.Ours.shown", "probe full --count 2", f"while probing; {ANEW}"),
     "verify": (
-        "mem1.engines.local.LocalEngine.complete",
+        "mem1.engines.local.Batch.step",
         "verify --limit 1 --objectives 1 tasks.worlds=1",
         f"while verifying; {ANEW}",
     ),
     "quickstart": (
-        "mem1.engines.local.LocalEngine.complete",
+        "mem1.engines.local.Batch.step",
         "quickstart --out {out}",
         "while evaluating; 0 of ",
     ),
@@ -115,9 +115,9 @@ def test_the_command_that_it_names_goes_on_to_the_metrics_of_an_unbroken_run(
     assert terminal(*train, "--out", whole)[0] == 0
     words: list[str] = [*map(str, train), "--out", str(parts)]
     for function, call in (
-        ("mem1.rollout.Rollout._round", 2),
+        ("mem1.rollout.Rollout._take", 2),
         ("mem1.training.gradients.pack_workers.PackWorkers.backward", 2),
-        ("mem1.engines.local.LocalEngine.complete", 2),
+        ("mem1.engines.local.Batch.step", 2),
         ("mem1.evaluation.runner._Size.add", 2),
     ):
         with monkeypatch.context():

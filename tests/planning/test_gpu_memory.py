@@ -88,7 +88,7 @@ def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_
     assert check_fits(load_recipe("atlas-quick", "model.path=no/such"), free=1.0, device=L4) is None
 
 
-SAMPLED = "mem1.engines.local.LocalEngine.complete"
+SAMPLED = "mem1.engines.local.Batch.step"
 DTYPE = 'set model.dtype = "bfloat16", or compute on the CPU (model.device = "cpu")'
 TRAIN = "train atlas-quick workers=1 rl.group_size=2 rl.curriculum=[{steps=1,objectives=[1]}] --no-evaluate"
 SFT = (

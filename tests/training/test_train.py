@@ -167,10 +167,10 @@ def test_a_run_stopped_by_ctrl_c_and_resumed_is_an_unbroken_one_bit_for_bit(
     ("function", "call", "where", "checkpoint"),
     [
         ("mem1.training.supervised.recall_loss", 2, "taking step 2 of 2 of [recall]", 1),
-        ("mem1.rollout.Rollout._round", 1, "making demonstrations", RECALL_STEPS),
+        ("mem1.rollout.Rollout._take", 1, "making demonstrations", RECALL_STEPS),
         ("mem1.training.supervised.split_into_packs", 3, "taking step 1 of 10 of [sft]", RECALL_STEPS),
         ("mem1.training.gradients.pack_workers.PackWorkers.backward", 7, "step 7 of 10 of [sft]", RECALL_STEPS + 6),
-        ("mem1.engines.local.LocalEngine.complete", 1, "step 1 of 3 of [rl]", RECALL_STEPS + SFT_STEPS),
+        ("mem1.engines.local.Batch.step", 1, "step 1 of 3 of [rl]", RECALL_STEPS + SFT_STEPS),
         ("mem1.training.gradients.pack_workers.PackWorkers.backward", 12, "step 2 of 3 of [rl]", STEPS - 2),
     ],
 )

@@ -82,14 +82,17 @@ class LocalEngine:
                     batch.add(follow(finished))
 
     @contextmanager
-    def opened(self, sampling: Sampling) -> Iterator[Batch]:
-        """A batch that one adds to and takes steps of oneself."""
+    def opened(self, sampling: Sampling, *, keep: bool = False) -> Iterator[Batch]:
+        """A batch that one adds to and takes steps of oneself.
+
+        keep        rows that end are kept as in a session, as what follows them is added some steps later
+        """
         if sampling.session is None or sampling.session != self._session:
             self.kept.clear()
         self._session = sampling.session
         was_training = self.model.training
         self.model.eval()
-        batch = Batch(self, sampling)
+        batch = Batch(self, sampling.temperature, keep=keep or sampling.session is not None)
         try:
             yield batch
             batch.close()
@@ -166,9 +169,8 @@ class _Sampled(Row):
 class Batch:
     """What is being sampled: live rows, and requests that wait for room."""
 
-    def __init__(self, engine: LocalEngine, sampling: Sampling) -> None:
-        self.engine, self.temperature = engine, sampling.temperature
-        self.in_session = sampling.session is not None
+    def __init__(self, engine: LocalEngine, temperature: float, *, keep: bool) -> None:
+        self.engine, self.temperature, self.keep = engine, temperature, keep
         self.rows: Rows[_Sampled] = Rows(engine.model, engine.kept)
         self.waiting: list[Request] = []
         self.ended: dict[int, _Sampled] = {}
@@ -194,9 +196,9 @@ class Batch:
 
     @torch.inference_mode()
     def close(self) -> None:
-        """End all rows; in a session they are kept."""
+        """End all rows."""
         for row in self.ended.values():
-            self.rows.end(row, keep=self.in_session)
+            self.rows.end(row, keep=self.keep)
 
     def _broken_off(self) -> Finished:
         rows = [row for row in self.rows.live if self.ended.get(row.request.key) is not row]
@@ -226,7 +228,7 @@ class Batch:
         staying = {request.key for request in joining}
         for key, row in free.items():
             if key not in staying:
-                self.rows.end(row, keep=self.in_session or key in wanted)
+                self.rows.end(row, keep=self.keep or key in wanted)
         if joining:
             self._add(joining, free, count, longest)
 

@@ -1,11 +1,13 @@
-"""`local` in several processes, for small models on a CPU: each samples a share of the contexts with one thread.
+"""`local` in several processes, for small models on a CPU: each samples a share of the attempts with one thread.
 
-    contexts 0 1 2 3 4 5   ->   this process 0 1 2   |   a worker 3 4 5   ->   completions 0 1 2 3 4 5
+    attempts 0 1 2 3   ->   this process 0 1, a worker 2 3   ->   eight steps each   ->   what has ended, what follows
 
 Sampling a small model is a long sequence of tiny operations, which a second thread does not speed up but a second
 process does. The weights are in shared memory, so workers see every optimiser step without a copy. Samples do not
-depend on the number of workers, since each context has a seed of its own. Worker processes are started once, with the
-first contexts that can be shared, and serve every engine of this process.
+depend on the number of workers, since each context has a seed of its own. All meet after the same number of steps, not
+when one has something to tell: which rows share a step, and so how their numbers are rounded, is a matter of what is
+sampled and not of which process was quicker. Worker processes are started once, with the first contexts that can be
+shared, and serve every engine of this process.
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,12 +25,14 @@ import torch
 from torch import multiprocessing
 from transformers import PreTrainedModel
 
-from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.base import Completion, Follow, Request, Sampling, Streaming
 from mem1.engines.codec import Codec
-from mem1.engines.local import LocalEngine
+from mem1.engines.local import Batch, Finished, LocalEngine, completed
 from mem1.errors import UserError
 
 _NUMBERS = itertools.count()
+_STEPS = 8
+"""Tokens that each process samples for its rows between two meetings."""
 
 PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 """How other processes are started.
@@ -49,14 +52,14 @@ def local_engine(
     *,
     workers: int,
     interrupt: torch.Tensor | None = None,
-) -> Engine:
+) -> Streaming:
     """A `LocalEngine` with this `interrupt`, in several processes where `workers` is more than 1."""
     engine = LocalEngine(model, codec, stop_strings, interrupt=interrupt)
     return engine if workers == 1 else ParallelEngine(engine, workers=workers)
 
 
 class ParallelEngine:
-    """Shares the contexts of a call among this process and `workers - 1` others."""
+    """Shares the attempts of a call among this process and `workers - 1` others."""
 
     def __init__(self, engine: LocalEngine, *, workers: int) -> None:
         """Moves the model's weights to shared memory. Raises UserError for a model that is not on a CPU."""
@@ -70,36 +73,68 @@ class ParallelEngine:
     def _open(self) -> None:
         self._helpers = _helpers(self._count)
         for helper in self._helpers:
-            helper.call("open", self._number, self.engine)
+            helper.call(("open", self._number, self.engine))
         weakref.finalize(self, _close, self._helpers, self._number)
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
         """One completion per context, as `LocalEngine.complete`."""
-        if not contexts:
-            return []
-        if len(contexts) > 1 and not self._helpers:  # Ctrl-C has ended them, or nothing was to be shared yet
+        return completed(self.stream, contexts, max_tokens, sampling)
+
+    def stream(self, requests: Sequence[Request], follow: Follow, *, sampling: Sampling) -> None:
+        """As `LocalEngine.stream`; what follows a request is sampled by the same process."""
+        if not requests:
+            return
+        if len(requests) > 1 and not self._helpers:  # Ctrl-C has ended them, or nothing was to be shared yet
             self._open()
-        seeds = sampling.seeds_for(len(contexts))
-        own, *others = [
-            (contexts[rows], max_tokens[rows], replace(sampling, seeds=seeds[rows]))
-            for rows in _shares(len(contexts), len(self._helpers) + 1)
-        ]
-        busy = list(zip(self._helpers, others, strict=False))
-        for helper, share in busy:
-            helper.send("sample", self._number, *share)
+        shares = _shares(len(requests), len(self._helpers) + 1)
+        busy, error = self._helpers[: len(shares) - 1], None
         try:
-            with one_thread():
-                own_answer = _answer({self._number: self.engine}, "sample", self._number, *own)
-            answers = [own_answer, *(helper.receive() for helper, _ in busy)]
+            for helper in busy:
+                helper.send(("stream", self._number, sampling))
+            try:
+                with one_thread(), self.engine.opened(sampling, keep=True) as batch:
+                    _meetings(batch, busy, [requests[share] for share in shares], follow)
+            except Exception as raised:
+                error = raised
+            for helper in busy:
+                helper.call(None)
         except BaseException:  # an answer left in the pipe would be read as that of the next call
-            for helper, _ in busy:
+            for helper in busy:
                 helper.process.kill()
                 helper.process.join()
             self._helpers = []
             raise
-        return [completion for answer in answers for completion in _result(answer)]
+        if error is not None:
+            raise error
+
+
+def _meetings(batch: Batch, helpers: Sequence[_Helper], parts: list[Sequence[Request]], follow: Follow) -> None:
+    """Sample `parts`, one for this process and one for each helper, and what follows, until nothing is left."""
+    process = {request.key: number for number, part in enumerate(parts) for request in part}
+    under_way = len(process)
+    while under_way:
+        for helper, part in zip(helpers, parts[1:], strict=True):
+            helper.send(part)
+        answers = [_advanced(batch, parts[0]), *(helper.receive() for helper in helpers)]
+        finished = [pair for answer in answers for pair in _result(answer)]
+        following = follow(finished) if finished else ()
+        under_way += len(following) - len(finished)
+        parts = [[r for r in following if process[r.key] == number] for number in range(len(parts))]
+
+
+def _advanced(batch: Batch, requests: Sequence[Request]) -> Finished | Exception:
+    """What has ended, or the error that the owner raises once all processes have answered."""
+    finished: Finished = []
+    try:
+        batch.add(requests)
+        for _ in range(_STEPS):
+            if batch.busy:
+                finished += batch.step()
+        return finished
+    except Exception as error:
+        return error
 
 
 def _shares(rows: int, workers: int) -> list[slice]:
@@ -144,20 +179,20 @@ class _Helper:
             self.process.start()
         theirs.close()
 
-    def send(self, *request: Any) -> None:
+    def send(self, request: Any) -> None:
         try:
             self.connection.send(request)
         except OSError as error:
             raise self._lost() from error
 
-    def receive(self) -> list[Completion] | Exception:
+    def receive(self) -> Finished | Exception:
         try:
             return self.connection.recv()
         except (EOFError, OSError) as lost:
             raise self._lost() from lost
 
-    def call(self, *request: Any) -> None:
-        self.send(*request)
+    def call(self, request: Any) -> None:
+        self.send(request)
         _result(self.receive())
 
     def _lost(self) -> UserError:
@@ -168,7 +203,7 @@ class _Helper:
         )
 
 
-def _result(answer: list[Completion] | Exception) -> list[Completion]:
+def _result(answer: Finished | Exception) -> Finished:
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -188,7 +223,7 @@ def _helpers(count: int) -> list[_Helper]:
 def _close(helpers: Sequence[_Helper], number: int) -> None:
     for helper in helpers:
         if helper.process.is_alive():
-            helper.call("close", number)
+            helper.call(("close", number, None))
 
 
 def _serve(connection: Connection) -> None:
@@ -196,28 +231,20 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that owns the run
     torch.set_num_threads(1)
     engines: dict[int, LocalEngine] = {}
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        connection.send(_answer(engines, *request))
+    with suppress(EOFError):
+        while True:
+            verb, number, given = connection.recv()
+            if verb == "open":
+                engines[number] = given
+            elif verb == "close":
+                engines.pop(number, None)
+            else:
+                _sample(connection, engines[number], given)
+            connection.send([])
 
 
-def _answer(engines: dict[int, LocalEngine], *request: Any) -> list[Completion] | Exception:
-    """What was asked for, or the error that the owner raises once all shares are answered."""
-    try:
-        return _completions(engines, *request)
-    except Exception as error:
-        return error
-
-
-def _completions(engines: dict[int, LocalEngine], verb: str, number: int, *rest: Any) -> list[Completion]:
-    if verb == "open":
-        (engines[number],) = rest
-    elif verb == "close":
-        engines.pop(number, None)
-    else:
-        contexts, max_tokens, sampling = rest
-        return engines[number].complete(contexts, max_tokens=max_tokens, sampling=sampling)
-    return []
+def _sample(connection: Connection, engine: LocalEngine, sampling: Sampling) -> None:
+    """Answer each list of requests with what has ended since the last, until there is None."""
+    with engine.opened(sampling, keep=True) as batch:
+        while (requests := connection.recv()) is not None:
+            connection.send(_advanced(batch, requests))
