@@ -62,7 +62,7 @@ TOGETHER = {
     "training/test_asynchronous.py": "processes",
     "training/test_invariance.py": "processes",
     "engines/test_local.py": "processes",
-    "engines/test_kept_prefixes.py": "processes",
+    "engines/test_rows.py": "processes",
     "training/test_adapters.py": "processes",
     "cli/test_index.py": "sentence encoder",
     "retrieval/test_encoders.py": "sentence encoder",

@@ -304,7 +304,7 @@ def test_ctrl_c_waits_for_no_worker_and_the_engine_can_be_used_again(
     parallel = ParallelEngine(engine, workers=2)
     in_parallel(parallel)
     (helper,) = parallel._helpers
-    monkeypatch.setattr(engine, "complete", raiser(KeyboardInterrupt))
+    monkeypatch.setattr(engine, "stops", raiser(KeyboardInterrupt))
     monkeypatch.setattr(helper, "receive", raiser(AssertionError("it was waited for")))
     with pytest.raises(KeyboardInterrupt):
         in_parallel(parallel)

@@ -280,13 +280,13 @@ def test_an_engine_that_samples_gives_the_same_to_the_last_bit_after_a_kill(tmp_
     sampled = SEVEN.model_copy(update={"temperature": 1.0})
 
     class Dying(LocalEngine):
-        calls = 0
+        tokens = 0
 
-        def complete(self, *args, **kwargs):
-            self.calls += 1
-            if self.calls == 6:
+        def stops(self, token, sampled):
+            self.tokens += 1
+            if self.tokens == 150:
                 raise KeyboardInterrupt
-            return super().complete(*args, **kwargs)
+            return super().stops(token, sampled)
 
     run(tmp_path / "unbroken", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
     with pytest.raises(Interrupted, match=r"(3|6|7|10) of 14 attempts are done and saved"):

@@ -212,7 +212,6 @@ class Batch:
     def _join(self) -> None:
         """Let rows that are over go, and requests join as far as there is room, first those that have a row."""
         free, self.ended = self.ended, {}
-        wanted = {request.key for request in self.waiting}
         active = [len(row.ids) for row in self.rows.live if free.get(row.request.key) is not row]
         count, longest = len(active), max(active, default=0)
         joining: list[Request] = []
@@ -228,7 +227,7 @@ class Batch:
         staying = {request.key for request in joining}
         for key, row in free.items():
             if key not in staying:
-                self.rows.end(row, keep=self.keep or key in wanted)
+                self.rows.end(row, keep=self.keep or bool(left))  # what waits may begin alike
         if joining:
             self._add(joining, free, count, longest)
 
