@@ -34,9 +34,9 @@ from mem1.recipe.recipe import Recipe
 RECIPE = Path(__file__).parents[1] / "recipes" / "atlas-quick.toml"
 MODEL, DRAWING, OTHER = "model", "drawing tokens", "other"
 PARTS = (
-    ("sampler's forward passes", MODEL, "mem1.engines.local:_Batch._forward"),
-    ("drawing tokens", DRAWING, "mem1.engines.local:_Batch._sample"),
-    ("sampler: batches, padding, cache rows", OTHER, "mem1.engines.local:LocalEngine.sample"),
+    ("sampler's forward passes", MODEL, "mem1.engines.rows:Rows.logits"),
+    ("drawing tokens", DRAWING, "mem1.engines.local:Batch._sample"),
+    ("sampler: rows that join and leave", OTHER, "mem1.engines.local:Batch.step"),
     ("search", OTHER, "mem1.envs.search:SearchEnvironment.observe"),
     ("scoring", OTHER, "mem1.envs.search:SearchEnvironment.score"),
     ("tasks", OTHER, "mem1.envs.atlas:_Atlas.tasks"),

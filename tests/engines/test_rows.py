@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -207,8 +208,7 @@ class TestWhileOthersGoOn:
 
     def test_a_rewritten_context_takes_over_its_prompt_from_its_own_row(self):
         def follow(finished: Sequence[tuple[Request, Completion]]) -> list[Request]:
-            replies = {FIRST[0]: REWRITTEN[0]}
-            return [replace(r, context=replies[r.context]) for r, _ in finished if r.context in replies]
+            return [replace(r, context=REWRITTEN[0]) for r, _ in finished if r.context == FIRST[0]]
 
         request = Request(context=FIRST[0], max_tokens=BUDGET, seed=0, key=0)
         with counted(MODEL) as tokens:
@@ -267,7 +267,7 @@ def test_a_long_context_is_computed_block_by_block():
     torch.testing.assert_close(torch.tensor(found.logprobs), wanted, rtol=0, atol=bound)
 
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     **{"vocab_size": CODEC.vocab_size, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4},
     **{"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "num_hidden_layers": 2},
 }
@@ -289,7 +289,7 @@ def test_scores_that_a_model_caps_are_capped_here():
 
 
 def test_a_model_in_bfloat16_samples_what_it_would_write_by_itself():
-    model = fresh().to(torch.bfloat16)
+    model = fresh().bfloat16()
     request = {"max_tokens": [4], "sampling": Sampling(temperature=0.0)}
     (found,) = local(model).complete([PROMPTS[0]], **request)
     with torch.no_grad():

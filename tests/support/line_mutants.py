@@ -236,9 +236,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("keep=self.keep or bool(left))", "keep=self.keep)"),
         ("request.key not in free)", "request.key in free)"),
     ),
-    ("engines/workers.py", ("engines/test_rows.py",)): (
-        ("if process[r.key] == number] for", "if number == 0] for"),
-    ),
+    ("engines/workers.py", ("engines/test_rows.py",)): (("if process[r.key] == number] for", "if number == 0] for"),),
     ("algorithms/channels.py", ("algorithms/test_channel_rewards.py",)): (
         ("+= channel.weight * reward", "+= reward"),
         ("            if last >= 0:", "            if True:"),
