@@ -760,12 +760,18 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("attempt.turns_left == 1\n", "attempt.turns_left <= 2\n"),
     ),
     ("rollout.py", ("test_rollout_turns.py",)): (
-        ("a.number, len(a.turns)) for a in ready)", "a.number, a.taken) for a in ready)"),
-        ("a.number, len(a.turns)) for a in ready)", "a.number, a.turns_left) for a in ready)"),
-        ("a.number, len(a.turns)) for a in ready)", "a.number) for a in ready)"),
-        ("derived_seed(sampling.seed, a.task.id, a.number,", "derived_seed(sampling.seed, a.number,"),
-        ("derived_seed(sampling.seed, a.task.id, a.number,", "derived_seed(sampling.seed, a.task.id,"),
-        ("derived_seed(sampling.seed, a.task.id, a.number,", "derived_seed(a.task.id, a.number,"),
+        ("attempt.number, len(attempt.turns))", "attempt.number, attempt.taken)"),
+        ("attempt.number, len(attempt.turns))", "attempt.number, attempt.turns_left)"),
+        ("attempt.number, len(attempt.turns))", "attempt.number)"),
+        ("(sampling.seed, attempt.task.id, attempt.number,", "(sampling.seed, attempt.number,"),
+        (
+            "derived_seed(sampling.seed, attempt.task.id, attempt.number,",
+            "derived_seed(sampling.seed, attempt.task.id,",
+        ),
+        (
+            "derived_seed(sampling.seed, attempt.task.id, attempt.number,",
+            "derived_seed(attempt.task.id, attempt.number,",
+        ),
         ("attempt.taken += turn.action != SUMMARY", "attempt.taken += 1"),
         ("elif turn.action == SUMMARY and not turn.prefilled:", "elif False:"),
         ("elif turn.action == SUMMARY and not turn.prefilled:", "elif turn.action == SUMMARY:"),
@@ -783,7 +789,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "attempt.ended = Ended.ANSWERED\n            return",
         ),
         ("        if not attempt.ended.scorable:", "        if False:"),
-        ("[a for a in together if a.ended is None]", "[a for a in together if not all(a.ended for a in together)]"),
+        ("[attempt for attempt, _ in taken if attempt.ended is None], sampling)", "[a for a, _ in taken], sampling)"),
         (
             "attempt.ended, attempt.detail = Ended.ENGINE_FAILED, completion.failed\n                continue",
             "continue",

@@ -281,12 +281,12 @@ def no_temperature(right: Broken, logits: Tensor, targets: Tensor, _temperature:
     return right(logits, targets, 1.0, entropy)
 
 
-def top_p(right: Broken, batch: Any, rows: Sequence[int], logits_BV: Tensor) -> Any:
+def top_p(right: Broken, batch: Any, logits_nV: Tensor) -> Any:
     """Only the likeliest tokens that make up TOP_P are sampled from."""
-    probabilities, order = (logits_BV / batch.temperature).softmax(-1).sort(dim=-1, descending=True)
-    dropped = torch.zeros_like(logits_BV, dtype=torch.bool)
+    probabilities, order = (logits_nV / batch.temperature).softmax(-1).sort(dim=-1, descending=True)
+    dropped = torch.zeros_like(logits_nV, dtype=torch.bool)
     dropped.scatter_(1, order, probabilities.cumsum(-1) - probabilities >= TOP_P)
-    return right(batch, rows, logits_BV.masked_fill(dropped, -torch.inf))
+    return right(batch, logits_nV.masked_fill(dropped, -torch.inf))
 
 
 def no_stop_token(right: Broken, *given: Any, **fields: Any) -> Turn:
@@ -382,7 +382,7 @@ MUTANTS = (
     _mutant("results see themselves only", "MEM1, 2", "training.logprobs:plan_attention", lonely_results, EXACT),
     _mutant("state trained twice", "-", "packing.tree:Trie.lay_out", copy_trained, "tokens trained exactly once"),
     _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
-    _mutant("top-p in the sampler", "TRL #6789", "engines.local:_Batch._sample", top_p, SAMPLER),
+    _mutant("top-p in the sampler", "TRL #6789", "engines.local:Batch._sample", top_p, SAMPLER),
     _mutant("stop token lost", "-", "rollout:turn_of", no_stop_token, "recorded as sampled"),
     _mutant(
         "tokens encoded again",
