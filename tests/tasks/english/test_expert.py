@@ -51,7 +51,7 @@ def test_a_note_is_written_once_and_the_answer_is_the_notes():
         expected = [f"Q{i} {question.answers[0]}" for i, question in enumerate(shown.task.questions, start=1)]
         assert [note.strip() for note in notes] == expected
         assert shown.turns[-1].content.strip() == "notes"
-        assert all("=" not in turn.state for turn in shown.turns)
+        assert [turn.state.strip() for turn in shown.turns] == ["Q1;", "Q1 then Q2;", "Q2 then Q3;", "Q3 then done;"]
 
 
 def test_a_forced_answer_has_what_was_found_last():

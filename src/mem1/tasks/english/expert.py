@@ -3,13 +3,14 @@
 It searches for the titles of passages, or (`searches="questions"`) for a question of one hop in the question's own
 words. With tags for notes, an answer is written once, into a note, and the final answer is the notes:
 
-    <IS> now Q1; </IS> <query> Who is the mayor of Elmwick now? </query>
-    <IS> now Q2; </IS> <note> Q1 Corin Ashmont </note> <query> When was Dunford founded? </query>
-    <IS> done </IS> <note> Q2 1388 </note> <answer> notes </answer>
+    <IS> Q1; </IS> <query> Who is the mayor of Elmwick now? </query>
+    <IS> Q1 then Q2; </IS> <note> Q1 Corin Ashmont </note> <query> When was Dunford founded? </query>
+    <IS> Q2 then done; </IS> <note> Q2 1388 </note> <answer> notes </answer>
 
-Without, the state has them:
+What follows is copied from the order at the end of the prompt `ordered`; otherwise a policy that has learnt to go on
+would not know where to stop. Without notes, the state has the answers:
 
-    <IS> now Q2; Q1 = Corin Ashmont; </IS> <query> When was Dunford founded? </query>
+    <IS> Q1 then Q2; Q1 = Corin Ashmont; </IS> <query> When was Dunford founded? </query>
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
 from mem1.records import Task
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.english.solver import SAW, Line, Move, Solver, answer_of, lines_of
-from mem1.tasks.prompts import DONE
+from mem1.tasks.prompts import DONE, THEN
 
 Searches = Literal["titles", "questions"]
 """titles: the solver's searches, and a list of what they have shown. questions: where one search answers a question,
 the question itself, and no list, which would grow with every search; a language model finds it easier."""
 _NOTED = r"<{0}>\s*(Q\d+) (.*?)\s*</{0}>"
+_PLACE = rf"(<(?:{{}}|{SUMMARY})>\s*)(?:Q\d+{THEN})?(Q\d+);"
+"""The place in a state, which the solver knows as "now Q2;"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +51,10 @@ class EnglishExpert:
     def __call__(self, context: str) -> str:
         """The completion. Raises StopIteration for an unknown task."""
         tags = self.tags
-        in_view = context if tags.note is None else re.sub(_NOTED.format(tags.note), r"\1 = \2;", context)
-        (task, rest), move = self.solver.task(in_view), self.solver.move(in_view)
+        task, rest = self.solver.task(context)
+        rest = re.sub(_PLACE.format(tags.state), r"\1now \2;", rest)
+        rest = rest if tags.note is None else re.sub(_NOTED.format(tags.note), r"\1 = \2;", rest)
+        move = self.solver.move(f"{task.prompt} {rest}")
         before = {line.key for line in lines_of(rest) if line.answers}
         # where there are notes, what a correction says stays in the state, beside its day
         lasting = [line for line in move.lines if line.answers and (tags.note is None or line.mark == "=")]
@@ -68,16 +73,22 @@ class EnglishExpert:
             late = new if self._opened(context) else ()  # too late for a note
             lines = [line for line in lines if line.mark != "="]
             answers = "; ".join(filter(None, (NOTES, answer_of([*lines, *late]))))
-        place, query = self._asked(task, move) if search else ("", "")
+        at = ["", *re.findall(r"\bnow (Q\d+)", rest)][-1]
+        place, query = self._asked(task, move, at) if search else ("", "")
+        if not search and self.searches == "questions":
+            place = f"{at}{THEN}{DONE};"
         return self._written(context, " ".join(filter(None, (place, *map(str, lines)))) or DONE, new, query, answers)
 
-    def _asked(self, task: Task, move: Move) -> tuple[str, str]:
-        """(place, query): the question itself, where one search answers it and no rule forbids it."""
+    def _asked(self, task: Task, move: Move, at: str) -> tuple[str, str]:
+        """(place, query): the question itself, where one search answers it and no rule forbids it.
+
+        at      label of the question before; empty: there is none
+        """
         found = re.match(r"now (Q(\d+))", move.now)
         if found is not None and self.searches == "questions" and not self.solver.rules:
             question = task.questions[int(found[2]) - 1]
             if question.hops == 1 and not question.depends_on:
-                return f"now {found[1]};", question.text
+                return f"{at}{THEN}{found[1]};" if at not in ("", found[1]) else f"{found[1]};", question.text
         return move.now, move.search
 
     def _opened(self, context: str) -> bool:
