@@ -109,6 +109,14 @@ def refuse(invocation: typer.Context, *options: str, because: str) -> None:
         raise UserError(f"{', '.join(found)}: {because}")
 
 
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Raises UserError for a folder that a run must not begin in, or that has nothing to resume."""
+    if folder.exists() and any(folder.iterdir()) and not resume:
+        raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
+    if resume and not folder.exists():
+        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
+
+
 _ONLY_CHECKED: ContextVar[bool] = ContextVar("only_checked", default=False)
 
 

@@ -25,9 +25,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mem1.cli.options import DeviceOption, Fills, JsonOption, chosen_device, machine, with_device, work_begins
+from mem1.cli.options import (
+    DeviceOption,
+    Fills,
+    JsonOption,
+    check_folder,
+    chosen_device,
+    machine,
+    with_device,
+    work_begins,
+)
 from mem1.configuration.model import LARGEST_SEED
-from mem1.errors import UserError
 from mem1.interrupts import Interrupted
 
 if TYPE_CHECKING:
@@ -136,10 +144,7 @@ def command(
     from mem1.policy.folders import policy_folder
 
     folder = out or Path("runs") / f"real{'-quick' if quick else ''}-seed{seed}"
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
-    if resume and not folder.exists():
-        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
+    check_folder(folder, resume=resume)
     plan = Plan(
         folder=folder,
         model=model,

@@ -18,6 +18,7 @@ from mem1.cli.options import (
     DeviceOption,
     Fills,
     JsonOption,
+    check_folder,
     chosen_device,
     expanded,
     machine,
@@ -226,10 +227,7 @@ def quickstart(
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"memory={memory}"]
     overrides += () if NOTE in memory_policy(memory).asks else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        raise UserError(f"{folder} exists and is not empty; resume its run with --resume, or give another --out")
-    if resume and not folder.exists():
-        raise UserError(f"--resume: {folder} does not exist; start a run without --resume, or give its folder by --out")
+    check_folder(folder, resume=resume)
     again = ["mem1", "quickstart", "--memory", memory, "--seed", str(seed), "--out", str(folder)]
     again += [] if device is None else ["--device", device]
     work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
