@@ -1,3 +1,3 @@
 """The version of this package, in one place: pyproject.toml reads it too."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
