@@ -18,6 +18,7 @@ from mem1.messages import fold
 from mem1.protocol import PAPER, _tag_pattern
 from mem1.sanitize import _tokens_pattern
 from mem1.tasks.cloze.making import LONGEST_WORD
+from mem1.tasks.english.expert import _NOTED, _PLACE
 
 EXPERT = "an expert reads its own demonstrations: what it wrote itself, and results of a world that we make"
 NAMES = "names of files and folders, of at most 255 characters"
@@ -65,6 +66,8 @@ MADE: Mapping[str, re.Pattern[str]] = {
     "sanitize: '|'.join((_PIPED, *map(re.escape, longest_first)))": _tokens_pattern(("<|im_end|>", "[INST]", "</s>")),
     "tasks.bridge_questions: f'(?<!\\\\w){re.escape(title)}(?!\\\\w)'": re.compile(r"(?<!\w)Oslo(?!\w)"),
     "tasks.english.families: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": re.compile(r"\bA\s?-?\s?12\b"),
+    "tasks.english.expert: _NOTED.format(tags.note)": re.compile(_NOTED.format("note")),
+    "tasks.english.expert: _PLACE.format(tags.state)": re.compile(_PLACE.format("IS")),
 }
 """What a pattern looks like that is made in a function."""
 ALL = uses()

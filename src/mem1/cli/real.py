@@ -155,7 +155,6 @@ def command(
         changes=tuple(overrides or ()),
     )
     first, *_ = (plan.recipe(name, model) for name in (START, TRAIN, EVAL))  # mistakes are said before anything begins
-    policy_folder(model)
     again = [
         "mem1",
         "real",
@@ -171,6 +170,7 @@ def command(
     again += [] if device is None else ["--device", device]
     again += overrides or []
     work_begins(lambda: f"resume with: {shlex.join([*again, *(['--resume'] if folder.exists() else [])])}")
+    policy_folder(model)  # a model that is not there is said before anything is written
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
     from mem1.cli.train import warn_of_little_memory

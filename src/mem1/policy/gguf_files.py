@@ -121,10 +121,7 @@ def _dequantise(file: Path, folder: Path) -> int:
             )
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     except Exception as error:  # a damaged file can raise anything
-        why = str(error) or type(error).__name__
-        raise UserError(
-            f"transformers cannot read {file}: {why}; download it again, or choose another model"
-        ) from error
+        raise _unreadable(file, error) from error
     model, found = read
     if missing := sorted(found["missing_keys"]):  # transformers has filled them with random numbers
         raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
@@ -142,11 +139,19 @@ def _dequantise(file: Path, folder: Path) -> int:
 
 
 def _told(file: Path, key: str) -> str:
-    """What a GGUF file says of itself; empty: nothing."""
+    """What a GGUF file says of itself; empty: nothing. Raises UserError for a damaged one."""
     from gguf import GGUFReader
 
-    field = GGUFReader(file).get_field(key)
-    return "" if field is None else str(field.contents())
+    try:
+        field = GGUFReader(file).get_field(key)
+        return "" if field is None else str(field.contents())
+    except Exception as error:  # as above
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    why = str(error) or type(error).__name__
+    return UserError(f"transformers cannot read {file}: {why}; download it again, or choose another model")
 
 
 def split_by(name: str) -> PreTokenizer | None:

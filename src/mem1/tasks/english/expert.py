@@ -31,7 +31,7 @@ from mem1.tasks.prompts import DONE, THEN
 Searches = Literal["titles", "questions"]
 """titles: the solver's searches, and a list of what they have shown. questions: where one search answers a question,
 the question itself, and no list, which would grow with every search; a language model finds it easier."""
-_NOTED = r"<{0}>\s*(Q\d+) (.*?)\s*</{0}>"
+_NOTED = r"<{0}>\s*(Q\d+) ([^<]*[^<\s])\s*</{0}>"
 _PLACE = rf"(<(?:{{}}|{SUMMARY})>\s*)(?:Q\d+{THEN})?(Q\d+);"
 """The place in a state, which the solver knows as "now Q2;"."""
 
