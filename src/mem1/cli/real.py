@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +35,6 @@ from mem1.cli.options import (
     work_begins,
 )
 from mem1.configuration.model import LARGEST_SEED
-from mem1.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +69,7 @@ class Plan:
     quick: bool = False
     seed: int = 0
     device: str | None = None
-    changes: tuple[str, ...] = field(default=())
+    changes: tuple[str, ...] = ()
     """Changes of every recipe: key=value."""
 
     @property
@@ -85,9 +83,10 @@ class Plan:
         return self.folder / "train"
 
     @property
-    def best(self) -> Path:
-        """The policy of that run which did best on development tasks."""
-        return self.train / "best"
+    def policy(self) -> Path:
+        """The policy of that run which did best on development tasks; without any, the last."""
+        best = self.train / "best"
+        return best if best.is_dir() else self.train / "policy"
 
     @property
     def evaluation(self) -> Path:
@@ -155,17 +154,8 @@ def command(
         changes=tuple(overrides or ()),
     )
     first, *_ = (plan.recipe(name, model) for name in (START, TRAIN, EVAL))  # mistakes are said before anything begins
-    again = [
-        "mem1",
-        "real",
-        "--model",
-        model,
-        "--seed",
-        str(seed),
-        "--out",
-        str(folder),
-        *(["--quick"] if quick else []),
-    ]
+    again = ["mem1", "real", "--model", model, "--seed", str(seed), "--out", str(folder)]
+    again += ["--quick"] if quick else []
     again += [] if corpus is None else ["--corpus", str(corpus)]
     again += [] if device is None else ["--device", device]
     again += overrides or []
@@ -193,10 +183,9 @@ def command(
         (folder / "result.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
         write_run_report(folder)
         show(rows, as_json=as_json, computed=computed)
-    policy = plan.best if plan.best.is_dir() else plan.train / "policy"
-    console.print(f"Look at {folder / 'report.html'}; the trained policy is in {policy}", soft_wrap=True)
-    console.print(f"See it work, turn by turn: mem1 run {EVAL} --model {policy}", soft_wrap=True)
-    console.print(f"For llama.cpp: mem1 export {policy} policy.gguf", soft_wrap=True)
+    console.print(f"Look at {folder / 'report.html'}; the trained policy is in {plan.policy}", soft_wrap=True)
+    console.print(f"See it work, turn by turn: mem1 run {EVAL} --model {plan.policy}", soft_wrap=True)
+    console.print(f"For llama.cpp: mem1 export {plan.policy} policy.gguf", soft_wrap=True)
 
 
 def _teach(plan: Plan, first: Recipe, ranks: Ranks, console: Console, *, resume: bool) -> list[Row]:
@@ -209,10 +198,8 @@ def _teach(plan: Plan, first: Recipe, ranks: Ranks, console: Console, *, resume:
     started = _trained(first, plan.start, ranks, console, resume=resume)
     rows += _examine(examined, started, ranks, "start", plan, resume)
     second = plan.recipe(TRAIN, str(plan.start / "policy"))
-    trained = _trained(second, plan.train, ranks, console, resume=resume)
-    if plan.best.is_dir():
-        trained = load_policy(plan.best, device=ranks.device)
-    return rows + _examine(examined, trained, ranks, "trained", plan, resume)
+    _trained(second, plan.train, ranks, console, resume=resume)
+    return rows + _examine(examined, load_policy(plan.policy, device=ranks.device), ranks, "trained", plan, resume)
 
 
 def _examine(recipe: Recipe, policy: Policy, ranks: Ranks, name: str, plan: Plan, resume: bool) -> list[Row]:
@@ -222,14 +209,8 @@ def _examine(recipe: Recipe, policy: Policy, ranks: Ranks, name: str, plan: Plan
 
 
 def _trained(recipe: Recipe, folder: Path, ranks: Ranks, console: Console, *, resume: bool) -> Policy:
-    from mem1.cli.progress import TrainingBar, bars
+    from mem1.cli.train import train_to_end
     from mem1.policy.protocol import resolve
-    from mem1.training.train import train
 
     console.print(f"{folder.name}: protocol {resolve(recipe)}", markup=False, soft_wrap=True)
-    with bars(console) as progress:
-        begun = resume and (folder / "config.toml").is_file()
-        finished = train(recipe, folder, command=sys.argv, resume=begun, on_step=TrainingBar(progress), ranks=ranks)
-    if not finished.complete:
-        raise Interrupted(f"{finished.where}, with a checkpoint")
-    return finished.policy
+    return train_to_end(recipe, folder, ranks, console, resume=resume)

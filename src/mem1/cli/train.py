@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mem1.engines.device import Machine
     from mem1.evaluation.metrics import Row
+    from mem1.policy.policy import Policy
     from mem1.recipe.recipe import Recipe
     from mem1.training.ranks.processes import Ranks
 
@@ -260,18 +261,22 @@ def quickstart(
 
 def _quickstart(config: Recipe, ranks: Ranks, folder: Path, resume: bool, console: Console) -> list[Row]:
     from mem1.cli.eval import evaluate_policy
-    from mem1.cli.progress import TrainingBar, bars
     from mem1.policy.policy import load_policy
-    from mem1.training.train import train
 
     assert config.model.path is not None, f"{QUICKSTART} names its policy"
     shipped = load_policy(config.model.path, device=ranks.device)
     base = evaluate_policy(config, shipped, ranks.device, name="base", folder=folder / "evaluation")
+    trained = train_to_end(config, folder / "train", ranks, console, resume=resume)
+    return base + evaluate_policy(config, trained, ranks.device, name="trained", folder=folder / "evaluation")
+
+
+def train_to_end(recipe: Recipe, folder: Path, ranks: Ranks, console: Console, *, resume: bool) -> Policy:
+    """The policy of a run with its progress; raises Interrupted where it is stopped before."""
+    from mem1.cli.progress import TrainingBar, bars
+    from mem1.training.train import train
+
     with bars(console) as progress:
-        finished = train(
-            config, folder / "train", command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks
-        )
+        finished = train(recipe, folder, command=sys.argv, resume=resume, on_step=TrainingBar(progress), ranks=ranks)
     if not finished.complete:
         raise Interrupted(f"{finished.where}, with a checkpoint")
-    trained = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
-    return base + trained
+    return finished.policy
