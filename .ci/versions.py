@@ -2,7 +2,7 @@
 
     python3 -m venv --without-pip build/versions/lowest
     .venv/bin/python .ci/versions.py lowest build/versions/lowest
-        ->  bm25s==0.3.10 httpcore==1 pydantic==2.7 transformers==5.1
+        ->  bm25s==0.3.10 httpcore==1 pydantic==2.8 transformers==5.1
 
 lowest    of the dependencies that have a lower bound, those of the extra "train" included
 newest    of all of them

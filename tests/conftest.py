@@ -63,6 +63,7 @@ TOGETHER = {
     "training/test_invariance.py": "processes",
     "engines/test_local.py": "processes",
     "engines/test_rows.py": "processes",
+    "engines/test_workers.py": "processes",
     "training/test_adapters.py": "processes",
     "cli/test_index.py": "sentence encoder",
     "retrieval/test_encoders.py": "sentence encoder",

@@ -265,7 +265,9 @@ class TestRuns:
         self, a_hub: Hub, recipe: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        code, said, _ = terminal("plan", recipe, "model.path=Qwen/Qwen2.5-0.5B-Instruct", "--json")
+        code, said, _ = terminal(
+            "plan", recipe, "model.path=Qwen/Qwen2.5-0.5B-Instruct", "sft.pack_tokens=256", "--json"
+        )
         assert code == 0 and json.loads(said)["parameters"] == 494_032_768
         error = terminal.error("plan", recipe, "model.path=org/unknown")
         assert "org/unknown is not in the cache of Hugging Face" in error

@@ -17,6 +17,8 @@ from mem1.recipe.recipe import Recipe
 
 NOTES = {"memory": "notebook(4)"}
 SHORT = (
+    "workers=1",
+    "tasks.worlds=4",
     "tasks.entities=80",
     "budget.completion_extra=120",
     "evaluation.objectives=[1,2]",
@@ -28,6 +30,7 @@ SHORT = (
     "rl.tasks_per_step=1",
     "rl.group_size=2",
     "evaluation.every=1",
+    "evaluation.validation_objectives=[2]",
     "evaluation.validation_tasks=2",
 )
 
@@ -77,7 +80,13 @@ def test_with_documents_it_learns_clozes_of_them(terminal: Terminal, model: Path
     (tmp_path / "notes").mkdir()
     for passage in corpus(60):
         (tmp_path / "notes" / f"{passage.id}.txt").write_text(f"{passage.title}\n\n{passage.text}\n")
-    changes = [*(change for change in SHORT if "entities" not in change), "budget.completion_extra=400"]
+    changes = [
+        *(change for change in SHORT if not change.startswith(("tasks.entities", "tasks.worlds"))),
+        "budget.completion_extra=400",
+    ]
+    few = [change for change in changes if "validation_objectives" not in change]
+    refused = terminal.error("real", *few, "--model", model, "--out", tmp_path / "few", "--corpus", tmp_path / "notes")
+    assert "8 objectives need 8 passages" in refused and not (tmp_path / "few" / "evaluation").exists()
     code, _, said = terminal(
         *("real", *changes, "--model", model, "--out", tmp_path / "run", "--corpus", tmp_path / "notes"),
         *("--quick", "--device", "cpu"),

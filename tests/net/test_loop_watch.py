@@ -22,7 +22,7 @@ from worlds import CODEC
 from mem1.engines.policy_sampler import Sampler
 from mem1.engines.policy_server import make_app
 
-BIG = 1 << 20
+BIG = 1 << 19
 """Characters, for which a tokenizer takes many times the limit."""
 HOSTILE = {
     "notes": "<note>" * (BIG // 6),

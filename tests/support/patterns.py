@@ -1,8 +1,8 @@
 """Every regular expression of mem1's sources, and the texts on which each of them is slowest.
 
 uses()                                   one Use per pattern: where it stands, compiled, how it is called
-texts_against(re.compile("<a>(.*?)</a>"), 100)
-                                         "<a><a><a>...", "<a>" and spaces, "</a></a>...", and so on, 100 characters
+repeats_against(re.compile("<a>(.*?)</a>"))
+                                         "<a><a><a>...", "<a>" and spaces, "</a></a>...", and so on, of any size
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mem1
 
@@ -88,19 +88,33 @@ def _compiled(room: str, pattern: ast.expr, flags: Sequence[ast.expr]) -> re.Pat
     return re.compile(text, *numbers)
 
 
-def texts_against(pattern: re.Pattern[Any], size: int) -> Iterator[Any]:
-    """Texts of `size` characters on which the pattern has most to do: repeats of what it begins with, up to each place
-    in it, and of what each of its parts may repeat; with and without an end that fits nothing."""
+class Repeats(NamedTuple):
+    """A text of any size: a beginning, a unit again and again, an end."""
+
+    beginning: str
+    unit: str
+    end: str
+
+    def text(self, size: int) -> str:
+        """Of so many characters."""
+        whole = self.beginning + self.unit * (size // len(self.unit))
+        return whole[: size - 1] + self.end
+
+
+def repeats_against(pattern: re.Pattern[Any]) -> list[Repeats]:
+    """Texts on which the pattern has most to do: repeats of what it begins with, up to each place in it, and of what
+    each of its parts may repeat; with and without an end that fits nothing."""
     tree = re._parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)  # type: ignore[attr-defined]
     beginnings = list(dict.fromkeys(["", *_beginnings(tree)]))
     repeated = list(dict.fromkeys(filter(None, [*_repeated(tree), *beginnings, " ", "a", "\n", "<"])))
-    texts = dict[str, None]()
+    found = dict[str, Repeats]()
     for beginning in beginnings:
         for piece in repeated:
             for unit in (piece, beginning + piece):
                 for end in ("", "\0"):
-                    texts[(beginning + unit * (size // len(unit)))[: size - 1] + end] = None
-    return ((text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text) for text in texts)
+                    made = Repeats(beginning, unit, end)
+                    found.setdefault(made.text(300), made)
+    return list(found.values())
 
 
 def _beginnings(tree: Any) -> Iterator[str]:

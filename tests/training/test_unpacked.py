@@ -31,8 +31,9 @@ WINDOW = 4096
 
 
 def gemma(window: int = WINDOW) -> PreTrainedConfig:
-    """Five layers that look back so many tokens for one that sees all."""
-    return Gemma3TextConfig(**SHAPE, num_hidden_layers=6, sliding_window=window)
+    """A layer that looks back so many tokens, and one that sees all."""
+    kinds = ["sliding_attention", "full_attention"]
+    return Gemma3TextConfig(**SHAPE, num_hidden_layers=2, layer_types=kinds, sliding_window=window)
 
 
 def mistral(window: int | None = WINDOW) -> PreTrainedConfig:

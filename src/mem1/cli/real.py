@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
 MODEL = "smollm2"
 QUICK: Mapping[str, tuple[str, ...]] = {
-    START: ("sft.steps=12", "sft.warmup=2"),
+    START: ("sft.steps=14", "sft.warmup=2"),
     TRAIN: ("rl.curriculum=[{steps=4, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=8"),
     EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8"),
 }
@@ -191,14 +191,18 @@ def command(
 def _teach(plan: Plan, first: Recipe, ranks: Ranks, console: Console, *, resume: bool) -> list[Row]:
     """Examine, demonstrate, examine, train, examine; what is finished already is not repeated."""
     from mem1.policy.policy import load_policy
+    from mem1.policy.protocol import resolve
+    from mem1.training.monitoring.validation import development_tasks
 
+    # too few documents are said before the minutes of the first stage
+    second = plan.recipe(TRAIN, plan.model)
+    development_tasks(second, second.tasks.development().source("evaluation", resolve(second).tags))
     untouched = plan.recipe(EVAL, plan.model, *UNTOUCHED)
     examined = plan.recipe(EVAL, plan.model)
     rows = _examine(untouched, load_policy(plan.model, device=ranks.device), ranks, "untouched", plan, resume)
     started = _trained(first, plan.start, ranks, console, resume=resume)
     rows += _examine(examined, started, ranks, "start", plan, resume)
-    second = plan.recipe(TRAIN, str(plan.start / "policy"))
-    _trained(second, plan.train, ranks, console, resume=resume)
+    _trained(plan.recipe(TRAIN, str(plan.start / "policy")), plan.train, ranks, console, resume=resume)
     return rows + _examine(examined, load_policy(plan.policy, device=ranks.device), ranks, "trained", plan, resume)
 
 

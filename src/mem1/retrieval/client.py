@@ -53,7 +53,7 @@ _LARGEST_SCORE = sys.float_info.max
 class SearchRequest(BaseModel):
     """A client's request; unknown keys are ignored, as by Search-R1."""
 
-    queries: list[str]
+    queries: list[str] = Field(fail_fast=True)
     topk: int | None = Field(default=None, ge=0)
     """Passages per query; None or 0: the server's default."""
     return_scores: bool = False

@@ -20,6 +20,7 @@ from torch import Tensor
 from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
+from mem1.envs.base import TaskSource
 from mem1.policy.policy import Policy
 from mem1.protocol import Tags
 from mem1.recipe.evaluation import Evaluation
@@ -55,12 +56,7 @@ class Validation:
             return None
         developed = config.model_copy(update={"tasks": config.tasks.development()})
         source = developed.tasks.source("evaluation", tags)
-        sizes = evaluation.validation_objectives or config.rl.curriculum[-1].objectives
-        tasks = [
-            task
-            for n in dict.fromkeys(sizes)
-            for task in different(source.tasks(objectives=n, count=evaluation.validation_tasks, seed=evaluation.seed))
-        ]
+        tasks = development_tasks(config, source)
         check_words(codec, tasks, tags, whose=config.model.name)
         own = recipe_rollout(developed, engine=rollout.engine, dialogue=rollout.dialogue, source=source)
         return cls(every=evaluation.every, tasks=tasks, rollout=own, seed=evaluation.seed)
@@ -68,6 +64,20 @@ class Validation:
     def due(self, done: int) -> bool:
         """Whether to validate once `done` steps are done."""
         return done % self.every == 0
+
+
+def development_tasks(config: Recipe, source: TaskSource) -> list[Task]:
+    """The tasks of a recipe's validation; none where it has no validation. Raises UserError where they cannot be drawn.
+
+    source      the development split of the recipe's tasks
+    """
+    evaluation = config.evaluation
+    if config.rl is None or not evaluation.every:
+        return []
+    sizes = evaluation.validation_objectives or config.rl.curriculum[-1].objectives
+    count, seed = evaluation.validation_tasks, evaluation.seed
+    drawn = (source.tasks(objectives=n, count=count, seed=seed) for n in dict.fromkeys(sizes))
+    return [task for tasks in drawn for task in different(tasks)]
 
 
 def validation_metrics(attempts: Sequence[Trajectory]) -> Metrics:
