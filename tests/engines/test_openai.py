@@ -18,7 +18,7 @@ from sites import Site, as_json, content, one_after_the_other, site, status
 from worlds import CODEC, SAMPLING, SMALL, replay, rollout, shelf, task
 
 from mem1.engines.base import Completion, Sampling, Script
-from mem1.engines.dialects import Chat, Text, TokenIds
+from mem1.engines.dialects import Chat, ContextIds, Text, TokenIds
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import EngineFailed, ModelServer, Servers
 from mem1.errors import UserError
@@ -86,6 +86,28 @@ class TestForms:
         assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, ())
         assert json.loads(server.asked[-1][3])["prompt"] == "Q1 a city"
         assert write(asked, budget=6).stopped is False
+
+    def test_a_server_that_answers_with_text_reads_contexts_as_token_ids_where_it_can(self, serving):
+        server = serving(by_ids=True)
+        asked = engine(server)
+        assert asked.dialect == ContextIds()
+        done = write(asked)
+        assert (text(done), done.stopped, done.logprobs) == (SEARCH, True, ())
+        assert json.loads(server.asked[-1][3])["prompt"] == SENT
+
+    @pytest.mark.parametrize("more", [1, -3])
+    def test_token_ids_that_a_server_counts_otherwise_are_not_sent(self, more: int):
+        """It adds its own beginning to them, or has read a list as something else."""
+
+        class Counts(Model):
+            def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                code, said = super().completion(body)
+                if code == 200 and isinstance(body["prompt"], list):
+                    said["usage"]["prompt_tokens"] += more
+                return code, said
+
+        with model_site(Counts(CODEC, lambda _: SEARCH, by_ids=True)) as server:
+            assert engine(server).dialect == Text()
 
     def test_text_after_a_stop_string_is_cut_and_the_completion_counts_as_stopped(self):
         class Unstopped(Model):

@@ -31,6 +31,8 @@ class Model:
     vllm: bool = False
     prefill: bool = False
     """Goes on from the assistant's message, as vLLM does when it is asked to."""
+    by_ids: bool = False
+    """Reads contexts as token ids, too, and answers with text, as llama.cpp does."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
     def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -38,7 +40,7 @@ class Model:
         if not self.vllm and (unknown := sorted(set(body) - PLAIN)):
             return 422, {"detail": f"Unexpected fields in the request: {unknown}"}
         prompt = body["prompt"]
-        if isinstance(prompt, list) and not self.vllm:
+        if isinstance(prompt, list) and not (self.vllm or self.by_ids):
             return 400, {"detail": "prompt must be a string."}
         context = prompt if isinstance(prompt, str) else self.codec.decode(prompt)
         given = list(self.codec.encode(prompt)) if isinstance(prompt, str) else prompt

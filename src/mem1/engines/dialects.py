@@ -1,7 +1,8 @@
 """Dialects of OpenAI's protocol: how a completion is requested, and how its answer is read.
 
     TokenIds()          /completions, token ids in and out, with log-probabilities: vLLM, `mem1 serve-policy`
-    Text(extras=True)   /completions, text, with the samplers' defaults turned off: SGLang, llama.cpp
+    ContextIds()        /completions, contexts as token ids, completions as text: llama.cpp
+    Text(extras=True)   /completions, text, with the samplers' defaults turned off
     Text()              /completions, text, with nothing but OpenAI's own fields
     Chat(extras=...)    /chat/completions, the same for chat servers
 
@@ -27,7 +28,7 @@ from mem1.net.spending import Usage
 from mem1.registry import load
 from mem1.sanitize import sound_text
 
-_PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
+PROBE = "The capital of Norway is Oslo; 12 + 30 = 42. <think> ... </think>"
 """Long enough to tell tokenizers apart."""
 _SEEDS = 1 << 31
 """Seeds that any server accepts; servers that speak token ids accept all of ours."""
@@ -119,7 +120,7 @@ class Text:
         opening = self._probe_opening(stops)
         request = CompletionRequest(
             model=model,
-            context=_PROBE + opening,
+            context=PROBE + opening,
             context_ids=(),
             opening=opening,
             max_tokens=1,
@@ -130,13 +131,15 @@ class Text:
         return json.dumps({**self._body(request), **self._probe_fields()}).encode()
 
     def after_probe(self, response: CompletionResponse, codec: Codec) -> Text:
-        """The dialect to use with a server that gave this response to the probe: TokenIds where it reported ids.
+        """The dialect to use with a server that gave this response to the probe: TokenIds where it reported ids,
+        ContextIds, if it takes them, where it counted as many tokens as there are.
 
         Raises UserError where the server has another tokenizer.
         """
-        theirs, ours = response.prompt_token_ids, codec.encode(_PROBE)
+        theirs, ours = response.prompt_token_ids, codec.encode(PROBE)
         if theirs is None or response.token_ids is None:
-            return self
+            counted = response.usage is not None and response.usage.input_tokens - len(ours) in (0, 1)  # 1: its BOS
+            return ContextIds(extras=self.extras) if counted else self
         if codec.without_bos(theirs) != ours:  # a server may put it there though it was told not to
             raise UserError(
                 f"the server's tokenizer is not the one given: it makes {len(theirs)} tokens of a text of which "
@@ -209,6 +212,24 @@ class Text:
 
     def _probe_fields(self) -> dict[str, Any]:
         return {"return_token_ids": True, "add_special_tokens": False} if self.extras else {}
+
+
+@dataclass(frozen=True)
+class ContextIds(Text):
+    """/completions with contexts as token ids and completions as text.
+
+    Text would be cut into other tokens than those of training where two pieces of a context meet: "</query>" and
+    "<info>" share a token of "><" in many vocabularies, after which a small policy writes no state.
+    """
+
+    form: ClassVar[str] = "contexts as token ids"
+
+    def taken(self, response: CompletionResponse, context_ids: Sequence[int]) -> bool:
+        """Whether a server that gave this response read these ids as what they are."""
+        return response.usage is not None and response.usage.input_tokens == len(context_ids)
+
+    def _context(self, request: CompletionRequest) -> dict[str, Any]:
+        return {"prompt": list(request.context_ids)}
 
 
 @dataclass(frozen=True)

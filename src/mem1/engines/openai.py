@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mem1.engines.base import Completion, Sampling, derived_seed
 from mem1.engines.codec import LONGEST_STOP, Codec
-from mem1.engines.dialects import CompletionRequest, Text, dialects
+from mem1.engines.dialects import PROBE, CompletionRequest, ContextIds, Text, dialects
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
 from mem1.errors import UserError
 from mem1.net.spending import LimitReached, Spending, Usage
@@ -209,5 +209,22 @@ def _find_dialect(
         except EngineFailed as error:
             raise UserError(f"no model server answers: {error}; start one, or set another --base-url") from error
         else:
-            return dialect.after_probe(response, codec) if own_tokenizer else dialect
+            found = dialect.after_probe(response, codec) if own_tokenizer else dialect
+            takes = not isinstance(found, ContextIds) or _takes_ids(servers, config, codec, stops, found)
+            return found if takes else dialect
     raise UserError(f"the model server refuses every form of request: {'; then '.join(refusals)}")
+
+
+def _takes_ids(servers: Servers, config: ModelServer, codec: Codec, stops: Sequence[str], dialect: ContextIds) -> bool:
+    """Whether the server reads contexts as token ids."""
+    ids = codec.encode(PROBE)
+    request = dialect.request(codec, ids, model=config.model, max_tokens=1, temperature=0.0, seed=0, stops=stops)
+    try:
+        return servers.ask(
+            dialect.path,
+            dialect.encode(request),
+            lambda body: (dialect.taken(dialect.read(body, stops), ids), Usage()),
+            at_most=Usage(),
+        )
+    except (Refused, EngineFailed):
+        return False
