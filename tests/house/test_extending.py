@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 import mem1
 from mem1.cli.main import app
+from mem1.policy.policy import make_policy
+from mem1.recipe.recipe import Recipe
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending"
 ENGINE, GYMNASIUM, VERIFIERS = (EXTENDING / f"{name}.md" for name in ("engine", "gymnasium", "verifiers"))
@@ -98,8 +100,26 @@ def test_there_are_pages():
     assert {page.stem for page in PAGES} >= {"algorithm", "environment", "memory", "reward", "tool"}
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_loop_with_a_real_model_trains_and_examines_any(tmp_path: Path, capsys):
+    path = EXAMPLES / "real_loop.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+    loop = runpy.run_path(str(path))
+    new = {"hidden_size": 32, "layers": 2, "feed_forward": 64, "tokenizer": "bpe", "vocab_size": 600}
+    english = {"kind": "english", "worlds": 1, "entities": 80}
+    recipe = Recipe.model_validate({"model": {"new": new}, "tasks": english, "protocol": "tags"})
+    make_policy(recipe).save(tmp_path / "model")
+    loop["main"](str(tmp_path / "model"), sft=2, rl=1, batch=2, group=2, tasks=1)
+    said = capsys.readouterr().out
+    assert "demonstrations: step 2 of 2" in said and "RL: step 1 of 1" in said
+    for objectives in (1, 2, 4, 8):
+        assert f"N = {objectives}: exact match 0.00" in said
+
+
 def test_the_loop_in_one_file_runs_two_steps(capsys):
-    path = Path(__file__).parents[2] / "examples" / "rl_loop.py"
+    path = EXAMPLES / "rl_loop.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
     rewards = runpy.run_path(str(path))["main"](2)
     assert len(rewards) == 2 and all(0 <= reward <= 2 for reward in rewards)
