@@ -1,16 +1,16 @@
 """A scripted expert for English worlds: the solver in tags, with the habits that a warm start is to show.
 
-It searches for the titles of passages, or (`searches="questions"`) for a question of one hop in the question's own
-words. With tags for notes, an answer is written once, into a note, and the final answer is the notes:
+It searches for the titles of passages, or (`searches="questions"`) for a question of one hop as the task has it, with
+its label: what follows the label there is what follows it here, which is the easiest thing to copy. With tags for notes, an answer is written once, into a note, and the final answer is the notes:
 
-    <IS> Q1; </IS> <query> Who is the mayor of Elmwick now? </query>
-    <IS> Q1 then Q2; </IS> <note> Q1 Corin Ashmont </note> <query> When was Dunford founded? </query>
+    <IS> Q1; </IS> <query> Q1 Who is the mayor of Elmwick now? </query>
+    <IS> Q1 then Q2; </IS> <note> Q1 Corin Ashmont </note> <query> Q2 When was Dunford founded? </query>
     <IS> Q2 then done; </IS> <note> Q2 1388 </note> <answer> notes </answer>
 
 What follows is copied from the order at the end of the prompt `ordered`; otherwise a policy that has learnt to go on
 would not know where to stop. Without notes, the state has the answers:
 
-    <IS> Q1 then Q2; Q1 = Corin Ashmont; </IS> <query> When was Dunford founded? </query>
+    <IS> Q1 then Q2; Q1 = Corin Ashmont; </IS> <query> Q2 When was Dunford founded? </query>
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mem1.tasks.prompts import DONE, THEN
 
 Searches = Literal["titles", "questions"]
 """titles: the solver's searches, and a list of what they have shown. questions: where one search answers a question,
-the question itself, and no list, which would grow with every search; a language model finds it easier."""
+the question itself, labelled, and no list, which would grow with every search; a language model finds it easier."""
 _NOTED = r"<{0}>\s*(Q\d+) ([^<]*[^<\s])\s*</{0}>"
 _PLACE = rf"(<(?:{{}}|{SUMMARY})>\s*)(?:Q\d+{THEN})?(Q\d+);"
 """The place in a state, which the solver knows as "now Q2;"."""
@@ -88,7 +88,8 @@ class EnglishExpert:
         if found is not None and self.searches == "questions" and not self.solver.rules:
             question = task.questions[int(found[2]) - 1]
             if question.hops == 1 and not question.depends_on:
-                return f"{at}{THEN}{found[1]};" if at not in ("", found[1]) else f"{found[1]};", question.text
+                place = f"{at}{THEN}{found[1]};" if at not in ("", found[1]) else f"{found[1]};"
+                return place, f"{found[1]} {question.text}"
         return move.now, move.search
 
     def _opened(self, context: str) -> bool:
