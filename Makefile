@@ -14,6 +14,7 @@
 #
 # PYTHON    interpreter that makes the environment (3.10 to 3.13)
 # VENV      folder of the environment
+# SETS      of test-versions: lowest, newest, or both
 # PIP_ARGS  more arguments for pip; without a GPU, the smaller build of torch comes with
 #           PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"; with PIP_ARGS="-c constraints.txt", the
 #           versions that CI tests
@@ -25,6 +26,7 @@ AGENTS ?= build/agents
 VERIFIERS ?= build/verifiers
 FRAMEWORKS ?= build/frameworks
 VERSIONS ?= build/versions
+SETS ?= lowest newest
 LOCK ?= .venv-lock
 DIST ?= .venv-dist
 ARGS ?=
@@ -64,8 +66,8 @@ test-cpus: $(VENV)/installed-dev
 # sampler against trainer, checkpoints, chat templates, servers, retrieval
 VERSION_TESTS := $(addprefix tests/,engines/test_local.py training/test_logprobs.py training/test_checkpoint.py \
 	engines/test_chat_template.py engines/test_policy_server.py retrieval/test_bm25.py)
-test-versions: $(VERSIONS)/lowest/installed $(VERSIONS)/newest/installed
-	for set in lowest newest; do \
+test-versions: $(SETS:%=$(VERSIONS)/%/installed)
+	for set in $(SETS); do \
 		OMP_NUM_THREADS=1 $(VERSIONS)/$$set/bin/python -m pytest -q -n 2 --dist loadfile $(VERSION_TESTS) $(ARGS) || exit 1; \
 	done
 

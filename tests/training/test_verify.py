@@ -357,8 +357,10 @@ def steered_on_atlas(tags: Tags, *, context: str, single: bool) -> tuple[Any, li
     return model, attempts
 
 
-@pytest.mark.parametrize("context", ["notes", "notes(12)", "notebook(1)", "dropout(50)"])
-@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
+@pytest.mark.parametrize(
+    ("context", "single"),
+    [("notes", False), ("notes(12)", False), ("notebook(1)", False), ("dropout(50)", False), ("notes(12)", True)],
+)
 def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str, single: bool):
     model, attempts = steered_on_atlas(PAPER_NOTES, context=context, single=single)
     assert all(turn.notes for t in attempts for turn in t.turns if turn.action != SUMMARY and not turn.prefilled)
@@ -373,9 +375,14 @@ def test_contexts_of_notes_are_trained_exactly_as_they_were_sampled(context: str
 
 
 @pytest.mark.parametrize(
-    ("context", "tags"), [("belief", PAPER_SUMMARY), ("belief", PAPER_BELIEF), ("constant", PAPER_BELIEF)]
+    ("context", "tags", "single"),
+    [
+        ("belief", PAPER_SUMMARY, False),
+        ("belief", PAPER_BELIEF, False),
+        ("constant", PAPER_BELIEF, False),
+        ("belief", PAPER_BELIEF, True),
+    ],
 )
-@pytest.mark.parametrize("single", [True, False], ids=["tags are tokens", "tags are letters"])
 def test_a_belief_apart_from_reasoning_is_trained_exactly_as_it_was_sampled(context: str, tags: Tags, single: bool):
     model, attempts = steered_on_atlas(tags, context=context, single=single)
     free = [turn for t in attempts for turn in t.turns if not turn.prefilled]

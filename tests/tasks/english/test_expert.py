@@ -37,11 +37,12 @@ def demonstrations(memory: str, *, objectives: int = 3, count: int = 12, **setti
 
 
 @pytest.mark.parametrize("memory", ["notebook(1)", "notes", "constant", "full", "summary(400)"])
-def test_every_question_is_asked_in_its_own_words_once_and_answered(memory: str):
+def test_every_question_is_asked_as_the_task_has_it_once_and_answered(memory: str):
     for shown in demonstrations(memory):
         assert em_by_question(shown) == (1.0,) * 3
         queries = [turn.content for turn in shown.turns if turn.action == "search"]
-        assert shown.task is not None and queries == [question.text for question in shown.task.questions]
+        assert shown.task is not None
+        assert queries == [f"Q{n} {question.text}" for n, question in enumerate(shown.task.questions, 1)]
 
 
 def test_a_note_is_written_once_and_the_answer_is_the_notes():
