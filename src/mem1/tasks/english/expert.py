@@ -1,7 +1,8 @@
 """A scripted expert for English worlds: the solver in tags, with the habits that a warm start is to show.
 
 It searches for the titles of passages, or (`searches="questions"`) for a question of one hop as the task has it, with
-its label: what follows the label there is what follows it here, which is the easiest thing to copy. With tags for notes, an answer is written once, into a note, and the final answer is the notes:
+its label: what follows the label there follows it here, which is the easiest thing to copy. With tags for notes, an
+answer is written once, into a note, and the final answer is the notes:
 
     <IS> Q1; </IS> <query> Q1 Who is the mayor of Elmwick now? </query>
     <IS> Q1 then Q2; </IS> <note> Q1 Corin Ashmont </note> <query> Q2 When was Dunford founded? </query>
