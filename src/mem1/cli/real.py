@@ -48,7 +48,7 @@ START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
 MODEL = "smollm2"
 QUICK: Mapping[str, tuple[str, ...]] = {
     START: ("sft.steps=28", "sft.warmup=3"),
-    TRAIN: ("rl.curriculum=[{steps=4, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=8"),
+    TRAIN: ("rl.curriculum=[{steps=2, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=4"),
     EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8"),
 }
 """What --quick changes in each recipe."""
