@@ -28,6 +28,7 @@ NOT_FOREIGN: Mapping[str, str] = {
     "bench.scripted._MEMORY": "messages of a bench whose tools and model are scripted",
     "cli.bench: ',(?![^()]*\\\\))'": TYPED,
     "configuration.toml._SHORT_ARRAY": OWN,
+    "hub._NAME": TYPED,
     "memory.catalogue: '([^()]+?)(?:\\\\(([a-z0-9, ]*)\\\\))?'": TYPED,
     "durable._OLD": NAMES,
     "durable._PARTIAL": NAMES,
@@ -55,6 +56,7 @@ LONGEST: Mapping[str, int] = {
     "tasks.cloze.making._CORE": LONGEST_WORD,
     "tasks.cloze.making._MARKS": 100 * LONGEST_WORD,  # the words of a cloze
     "tasks.cloze.making._NAME": LONGEST_WORD,
+    "tasks.english.families: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": 100_000,  # a query, part of a completion
 }
 """Characters of the text that is given to a pattern; else 1 MB."""
 MADE: Mapping[str, re.Pattern[str]] = {
