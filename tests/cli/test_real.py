@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 from cloze_documents import corpus
+from language_models import language_model
 from terminals import Terminal
 from terminals import terminal as terminal
 
 from mem1.configuration import read_toml
-from mem1.policy.policy import make_policy
-from mem1.recipe.recipe import Recipe
 
-NOTES = {"memory": "notebook(4)"}
 SHORT = (
     "workers=1",
     "tasks.worlds=4",
@@ -37,13 +35,7 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language model of two small layers with a tokenizer for any text."""
-    new = {"hidden_size": 32, "layers": 2, "feed_forward": 64, "tokenizer": "bpe", "vocab_size": 600}
-    tasks = {"kind": "english", "worlds": 1, "entities": 80}
-    folder = tmp_path_factory.mktemp("real") / "model"
-    made = make_policy(Recipe.model_validate({"model": {"new": new}, "tasks": tasks, "protocol": "tags", **NOTES}))
-    made.save(folder)
-    return folder
+    return language_model(tmp_path_factory.mktemp("real") / "model")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -10,12 +10,11 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
+from language_models import language_model
 from typer.testing import CliRunner, Result
 
 import mem1
 from mem1.cli.main import app
-from mem1.policy.policy import make_policy
-from mem1.recipe.recipe import Recipe
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending"
 ENGINE, GYMNASIUM, VERIFIERS = (EXTENDING / f"{name}.md" for name in ("engine", "gymnasium", "verifiers"))
@@ -107,11 +106,7 @@ def test_the_loop_with_a_real_model_trains_and_examines_any(tmp_path: Path, caps
     path = EXAMPLES / "real_loop.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
     loop = runpy.run_path(str(path))
-    new = {"hidden_size": 32, "layers": 2, "feed_forward": 64, "tokenizer": "bpe", "vocab_size": 600}
-    english = {"kind": "english", "worlds": 1, "entities": 80}
-    recipe = Recipe.model_validate({"model": {"new": new}, "tasks": english, "protocol": "tags"})
-    make_policy(recipe).save(tmp_path / "model")
-    loop["main"](str(tmp_path / "model"), sft=2, rl=1, batch=2, group=2, tasks=1)
+    loop["main"](str(language_model(tmp_path / "model")), sft=2, rl=1, batch=2, group=2, tasks=1)
     said = capsys.readouterr().out
     assert "demonstrations: step 2 of 2" in said and "RL: step 1 of 1" in said
     for objectives in (1, 2, 4, 8):
