@@ -93,7 +93,7 @@ def test_an_evaluation_that_could_not_sample_anything_says_why_and_fails(termina
 def test_what_is_true_of_several_sizes_is_said_once(terminal: Terminal, files: tuple[str, ...]):
     _, _, said = terminal(*SCRIPTED, *files, "--objectives", "1,2", "--limit", "95")
     assert said.count("these questions yield no others") == 1
-    assert re.search(r"fewer than 95 tasks \(10 at N = 1, \d+ at N = 2\)", said)
+    assert re.search(r"fewer tasks than asked for \(10 of 95 at N = 1, \d+ of 95 at N = 2\)", said)
 
 
 def test_the_bar_shows_tasks_tokens_and_what_they_cost():

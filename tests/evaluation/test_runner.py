@@ -104,6 +104,12 @@ def test_every_size_is_one_row():
     assert [(row.objectives, row.tasks, row.em, row.policy) for row in rows] == [(1, 6, 1.0, "p"), (3, 6, 1.0, "p")]
 
 
+@pytest.mark.parametrize(("questions", "tasks"), [(None, [6, 6]), (7, [6, 2]), (2, [2, 1])])
+def test_of_large_tasks_there_are_fewer(questions: int | None, tasks: list[int]):
+    rows = run(None, config=TWO_SIZES.model_copy(update={"questions": questions}))
+    assert [row.tasks for row in rows] == tasks
+
+
 def test_what_was_done_is_read_and_not_run_again(tmp_path: Path, unbroken: dict[str, str]):
     rows = run(tmp_path / "evaluation")
     assert list(unbroken) == [f"p-{n}{end}" for n in (1, 2) for end in (".json", ".jsonl", ".row.json")]

@@ -113,11 +113,16 @@ def evaluate_agent(
     with bars(stderr()) as progress:
         bar = EvaluationBar(progress, agent.name, agent.limit)
         rows, trajectories = agent.evaluate(recipe, source, folder=folder, overwrite=overwrite, on_progress=bar)
-    few = [f"{row.tasks} at N = {row.objectives}" for row in rows if row.tasks < recipe.evaluation.tasks]
+    asked = {row.objectives: recipe.evaluation.count(row.objectives) for row in rows}
+    few = [
+        f"{row.tasks} of {asked[row.objectives]} at N = {row.objectives}"
+        for row in rows
+        if row.tasks < asked[row.objectives]
+    ]
     if few:
         say(
-            f"{agent.name}: fewer than {recipe.evaluation.tasks} tasks ({', '.join(few)}); these questions yield no "
-            "others (no task is asked twice)"
+            f"{agent.name}: fewer tasks than asked for ({', '.join(few)}); these questions yield no others "
+            "(no task is asked twice)"
         )
     return rows, trajectories
 

@@ -52,8 +52,8 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8"),
 }
 """What --quick changes in each recipe."""
-UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160")
-"""What an examination of the untouched model changes: its chat template, instructions, longer turns."""
+UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
+"""What an examination of the untouched model changes: its chat template, instructions, longer turns, fewer tasks."""
 _OF = {"sft": START, "rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN}
 """How a key begins -> the only recipe in which it is changed; others are changed in all three."""
 

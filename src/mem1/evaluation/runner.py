@@ -75,7 +75,7 @@ def evaluate(
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
     """Rows, with FLOPs if the model's `shape` is given, and the trajectories by number of objectives.
 
-    A task with the same questions as an earlier one is left out, so a row has fewer tasks than `config.tasks` if the
+    A task with the same questions as an earlier one is left out, so a row has fewer tasks than `config.count` if the
     source has fewer distinct ones.
 
     With a `folder`, the trajectories of each size are written to `<policy>-<N>.jsonl`, chunk by chunk during the
@@ -93,7 +93,7 @@ def evaluate(
         sampling = Sampling(temperature=config.temperature, seed=config.seed)
         sizes: list[_Size] = []
         for objectives in dict.fromkeys(config.objectives):
-            tasks = different(source.tasks(objectives=objectives, count=config.tasks, seed=config.seed))
+            tasks = different(source.tasks(objectives=objectives, count=config.count(objectives), seed=config.seed))
             size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
             size.read({**(settings or {}), **_settings(rollout, config)}, chunk=chunking.tasks, overwrite=overwrite)
             sizes.append(size)

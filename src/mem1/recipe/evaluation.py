@@ -19,6 +19,8 @@ class Evaluation(Config):
     objectives: Sizes = (1, 2, 4, 8, 16)
     tasks: int = Field(default=100, ge=1, le=MOST_TASKS)
     """Tasks per number of objectives."""
+    questions: int | None = Field(default=None, ge=1)
+    """Questions per number of objectives at most: large tasks take longer, and fewer of them say as much; None: any."""
     temperature: GreedyOrWarm = 0.0
     """0: greedy."""
     seed: Seed = 0
@@ -28,6 +30,10 @@ class Evaluation(Config):
     """Numbers of objectives of the validation; None: those of the last phase of rl.curriculum."""
     validation_tasks: int = Field(default=50, ge=1, le=MOST_TASKS)
     """Development tasks per number of objectives."""
+
+    def count(self, objectives: int) -> int:
+        """How many tasks of so many questions are measured."""
+        return self.tasks if self.questions is None else max(1, min(self.tasks, self.questions // objectives))
 
 
 class JudgeConfig(Config):
