@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from mem1.agent.background import Background
-from mem1.agent.chat import CalledChat, ModelFailed, Reply, ServedChat
+from mem1.agent.chat import CalledChat, ModelFailed, Reply, ServedChat, Unreadable
 from mem1.agent.ledger import Ledger
 from mem1.agent.mcp_tools import McpServer
+from mem1.agent.replies import CUTS, TRIES, Fault, Repeated, asked_again, understood
 from mem1.agent.report import Ending, Report
 from mem1.agent.tools import Outcome, Tool, error, outcome_of, tool_of
 from mem1.engines.servers import ModelServer
@@ -65,6 +66,10 @@ class Returned:
     text: str
     """The whole result; the model may see less of it."""
     failed: bool
+
+
+Step = str | Called | Returned | Repeated | Event
+"""What `Agent.stream` yields."""
 
 
 class Agent:
@@ -143,8 +148,9 @@ class Agent:
             pass
         return self
 
-    def stream(self, task: str | None = None) -> Iterator[str | Called | Returned | Event]:
-        """The same, step by step: the model's text as it comes, calls, results, and events of the memory.
+    def stream(self, task: str | None = None) -> Iterator[Step]:
+        """The same, step by step: the model's text as it comes, thoughts included where the server leaves them in it;
+        calls, results, replies that were of no use, and events of the memory.
 
         Who stops reading interrupts the run.
         """
@@ -180,7 +186,7 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, task: str | None, *, streaming: bool) -> Iterator[str | Called | Returned | Event]:
+    def _run(self, task: str | None, *, streaming: bool) -> Iterator[Step]:
         if not self._working.acquire(blocking=False):
             raise UserError("this agent is already at work; end that run first, or make another agent")
         try:
@@ -218,7 +224,7 @@ class Agent:
             raise UserError("there is no task to continue; give one")
         self._ending = None
 
-    def _turns(self, tools: dict[str, Tool], *, streaming: bool) -> Iterator[str | Called | Returned | Event]:
+    def _turns(self, tools: dict[str, Tool], *, streaming: bool) -> Iterator[Step]:
         declared = [tool.declared for tool in tools.values()]
         self._ledger.tools(declared)
         failed, times = None, 0
@@ -228,11 +234,13 @@ class Agent:
                 return
             shown = self.memory.prompt(self._messages)
             yield from self._told()
-            reply = yield from self._reply(shown, declared, streaming=streaming)
-            self._ledger.turn(shown, self._messages, reply)
+            reply, fault = yield from self._understood(shown, tools, declared, streaming=streaming)
+            if fault in (Fault.EMPTY, Fault.BROKEN):
+                self._ending = Ending.UNUSABLE
+                return
             self._messages.append(reply.message)
             if "tool_calls" not in reply.message:
-                self._ending = Ending.OUT_OF_TOKENS if reply.cut else Ending.ANSWERED
+                self._ending = Ending.ANSWERED if fault is Fault.NONE else Ending.OUT_OF_TOKENS
                 return
             before, failed = failed, (yield from self._call(tools, reply.calls))
             times = times + 1 if failed is not None and failed == before else 1
@@ -240,6 +248,28 @@ class Agent:
                 self._ending = Ending.STUCK
                 return
         self._ending = Ending.OUT_OF_TURNS
+
+    def _understood(
+        self, shown: Sequence[Message], tools: Mapping[str, Tool], declared: Sequence[Message], *, streaming: bool
+    ) -> Generator[str | Repeated, None, tuple[Reply, Fault]]:
+        """A reply, for which the model is asked again while what comes is of no use, and its fault in the end."""
+        asked, tries, cut = shown, 0, 0
+        while True:
+            reply, fault = None, Fault.UNREADABLE
+            try:
+                raw = yield from self._reply(asked, declared, streaming=streaming)
+            except Unreadable:
+                if tries + 1 == TRIES:
+                    raise
+            else:
+                self._ledger.turn(asked, self._messages, raw, observed=asked is shown)
+                reply, fault = understood(raw, tools)
+                cut += fault is Fault.CUT
+                if fault is Fault.NONE or cut == CUTS or tries + 1 == TRIES:
+                    return reply, Fault.EMPTY if fault is Fault.CUT and not reply.message["content"] else fault
+            tries += 1
+            yield Repeated(why=fault.name.lower(), tries=tries)
+            asked = asked_again(shown, reply, fault)
 
     def _reply(
         self, shown: Sequence[Message], declared: Sequence[Message], *, streaming: bool

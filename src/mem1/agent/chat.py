@@ -57,6 +57,10 @@ class ModelFailed(UserError):
     """The model gave no usable reply: the message says who failed, and how."""
 
 
+class Unreadable(ModelFailed):
+    """What came is no reply; another try may bring one."""
+
+
 class ChatModel(Protocol):
     """The interface of a model that an agent calls."""
 
@@ -174,7 +178,7 @@ class CalledChat:
             raise
         except Exception as error:  # whatever the caller's client raises
             raise ModelFailed(f"the model gives no reply: {type(error).__name__}: {one_line(str(error))}") from error
-        with _explained():
+        with _explained(ModelFailed):  # a function that errs once errs again
             return read_completion(answer)
 
     def stream(
@@ -190,20 +194,21 @@ class CalledChat:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Raises ModelFailed for an answer that cannot be read, and for none."""
+def _explained(unreadable: type[ModelFailed] = Unreadable) -> Iterator[None]:
+    """Raises ModelFailed for no answer, and `unreadable` for one that cannot be read."""
     try:
         yield
     except ValueError as error:
-        raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+        raise unreadable(f"the model's answer cannot be read: {error}") from error
     except (EngineFailed, LimitReached) as error:
         raise ModelFailed(f"the model gives no reply: {error}") from error
 
 
 def read_completion(value: Any) -> Reply:
-    """The reply in a chat completion, or in a message. Raises ValueError for anything else."""
+    """The reply in a chat completion, or in a message, which may be empty. Raises ValueError for anything else."""
     completion: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    message, cut = completion, False
+    message: Any = completion if completion else None
+    cut = False
     if "choices" in completion:
         try:
             message, cut = (
@@ -211,9 +216,9 @@ def read_completion(value: Any) -> Reply:
                 completion["choices"][0].get("finish_reason") == "length",
             )
         except (LookupError, TypeError, AttributeError):
-            message = {}
+            message = None
     if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
-        message = {}
+        raise ValueError(f"the reply has no message of an assistant: {shown(value)}")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
         raise ValueError(f"the reply's tool_calls are {shown(calls)}, not a list of calls")
@@ -221,12 +226,6 @@ def read_completion(value: Any) -> Reply:
     parts = [] if content is None or isinstance(content, str) else content
     if not isinstance(parts, Sequence) or not all(isinstance(part, Mapping) for part in parts):
         raise ValueError(f"the reply's content is {shown(content)}, neither text nor a list of parts")
-    if not content and not calls:
-        raise ValueError(
-            "the reply has neither text nor calls; max_tokens may be too small for its thoughts"
-            if cut
-            else f"the reply has neither text nor calls: {shown(value)}"
-        )
     rest = {key: part for key, part in message.items() if part and key not in ("role", "content", "tool_calls")}
     whole = {"role": "assistant", "content": content or None, **rest}
     called = _called(calls)

@@ -33,10 +33,13 @@ class Ledger:
         count = self._memory.bounds.count
         self._tools_tokens = sum(count(json.dumps(tool, ensure_ascii=False)) for tool in declared)
 
-    def turn(self, shown: Sequence[Message], whole: Sequence[Message], reply: Reply) -> None:
-        """A turn of the agent: what the model saw, the whole conversation before it, and what the model said."""
+    def turn(self, shown: Sequence[Message], whole: Sequence[Message], reply: Reply, *, observed: bool = True) -> None:
+        """A turn of the agent: what the model saw, the whole conversation before it, and what the model said.
+
+        `observed`: whether it saw what the memory had shown, and nothing else.
+        """
         self._add(shown, reply, whole=whole)
-        if reply.counted is not None:
+        if observed and reply.counted is not None:
             self._memory.observe(reply.counted.prompt, shown)
 
     def state(self, request: Sequence[Message], reply: Reply) -> None:

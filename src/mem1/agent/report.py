@@ -25,6 +25,8 @@ class Ending(str, Enum):
     OUT_OF_TIME = "out_of_time"
     OUT_OF_TOKENS = "out_of_tokens"
     """The answer was cut at the provider's token limit."""
+    UNUSABLE = "unusable"
+    """The model's replies were of no use, several times in a row: empty, or with a call that cannot be read."""
     STUCK = "stuck"
     """The model repeated the same calls, which failed alike each time."""
     INTERRUPTED = "interrupted"

@@ -40,7 +40,8 @@ from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from mem1.agent import Agent, Called, Returned
+    from mem1.agent import Agent
+    from mem1.agent.agent import Step
     from mem1.engines.servers import ModelServer
     from mem1.messages import Event
     from mem1.recipe.recipe import Recipe
@@ -340,8 +341,8 @@ class _View:
     calling: bool = False
     """Whether the last line was a call."""
 
-    def __call__(self, step: str | Called | Returned | Event) -> None:
-        from mem1.agent import Called, Returned
+    def __call__(self, step: Step) -> None:
+        from mem1.agent import Called, Repeated, Returned
 
         if isinstance(step, str):
             self.said.append(step)
@@ -351,6 +352,9 @@ class _View:
             with_label(self.console, step.name, step.arguments, "yellow")
         elif isinstance(step, Returned):
             with_label(self.console, "result", step.text, "red" if step.failed else "dim")
+        elif isinstance(step, Repeated):
+            self.said.clear()
+            with_label(self.console, "again", f"the reply was {step.why} ({step.tries} in a row)", "red")
         else:
             with_label(self.console, "memory", _told(step), "cyan")
         self.calling = isinstance(step, Called)

@@ -24,6 +24,7 @@ from mem1.messages.bounds import (
 )
 from mem1.messages.ours import Added, found_in, place_of, put_in_place
 from mem1.messages.selecting import Retention, Selected, waits
+from mem1.messages.thoughts import spoken
 from mem1.messages.transcript import (
     Exchange,
     Form,
@@ -125,6 +126,9 @@ def assemble(
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
                     part = Exchange(part.said, part.calls, results, part.envelope)
+            shown_words = tuple([spoken(message) for message in part.said])
+            if any(new is not old for new, old in zip(shown_words, part.said, strict=True)):
+                part = part._replace(said=shown_words)
             kept.append(part)
             continue
         left_out += part.results

@@ -99,3 +99,10 @@ def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> I
             context, whole = sizes.prompt + sizes.state + sizes.exchange, 1
             readable = cache.kept(int(sizes.prompt))
         yield cost
+
+
+def advice(k: int, turn: int | None) -> str:
+    """`turn`: the exchange from which on folding every `k` exchanges is cheaper, if any."""
+    if turn is None:
+        return f"Appending is cheaper for {HORIZON} exchanges and more."
+    return f"Folding every {k} exchanges is cheaper than appending from exchange {turn} on."

@@ -29,9 +29,11 @@ from mem1.memory import Fold, MemoryPolicy, Notebook, Notes, memory_policy
 from mem1.memory.notes import standing
 from mem1.messages.assembly import Assembled, assemble, fitted, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
-from mem1.messages.forms import form_of
+from mem1.messages.forms import CHAT, form_of
 from mem1.messages.ours import put_behind
 from mem1.messages.selecting import Retention, Seen, selected
+from mem1.messages.text_calls import calls_in
+from mem1.messages.thoughts import without_thoughts
 from mem1.messages.transcript import (
     ASK,
     Exchange,
@@ -63,6 +65,8 @@ NOTES = (
     "1901) replaces an earlier one with the same key."
 )
 """Instruction for memories of notes."""
+PAUSE = "I have read the results."
+"""What the assistant says between a result and a message of the user, where a server wants that."""
 _ALL_NOTES = "notes"
 """Handle of all notes for `recall`."""
 _NEARLY = 0.8
@@ -138,6 +142,15 @@ def request_for_state(now: Folded, policy: MemoryPolicy, *, bounds: Bounds, best
     return [*now.messages, {"role": "user", "content": REQUEST.format(words=words)}]
 
 
+def after_a_pause(request: Sequence[Message], form: Form) -> list[Message]:
+    """A request for a state with a word of the assistant's before it, where it follows a result: the templates of some
+    models, such as Mistral's, refuse a message of the user there."""
+    *before, asked = request
+    if not before or form.name != CHAT.name or before[-1].get("role") not in ("tool", "function"):
+        return list(request)
+    return [*before, {"role": "assistant", "content": PAUSE}, asked]
+
+
 def state_words(tokens: int) -> int:
     """Words that fit into a state of this many tokens."""
     return round(tokens * _WORDS_PER_TOKEN)
@@ -146,8 +159,10 @@ def state_words(tokens: int) -> int:
 def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -> list[Message]:
     """The conversation with a state that the model wrote for it, as the answer to the request for one.
 
-    Raises UserError for an empty state: a model that called a tool instead has to be asked again.
+    Thoughts in it are left out. Raises UserError for an empty state: a model that called a tool instead has to be
+    asked again.
     """
+    state = without_thoughts(state)
     if not state.strip():
         raise UserError("the model wrote no state; ask it again, or go on without")
     form_of(form)
@@ -158,9 +173,8 @@ def state_in(reply: Any, form: Form) -> tuple[str, str]:
     """(the text of a reply, or nothing where it is no state, why not)."""
     if isinstance(reply, Exception):
         return "", f"{type(reply).__name__}: {reply}"
-    if isinstance(reply, str):
-        return reply.strip(), "" if reply.strip() else "an empty reply"
-    items = [reply] if isinstance(reply, Mapping) else reply
+    items = [{"role": "assistant", "content": reply}] if isinstance(reply, str) else reply
+    items = [items] if isinstance(items, Mapping) else items
     try:
         parts = form.read(items).parts
     except (UserError, TypeError) as error:
@@ -168,8 +182,9 @@ def state_in(reply: Any, form: Form) -> tuple[str, str]:
     calls = [call.name for part in parts if isinstance(part, Exchange) for call in part.calls]
     if calls:
         return "", f"a call of {calls[0]}"
-    text = "\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip()
-    return text, "" if text else "an empty reply"
+    found = calls_in("\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip(), ())
+    text = "" if found.broken else found.text
+    return text, "" if text else "a call, written as text" if found.broken or found.calls else "an empty reply"
 
 
 def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str = "chat") -> Any:

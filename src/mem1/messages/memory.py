@@ -29,8 +29,8 @@ from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
 from mem1.messages.assembly import handle_of, without_states
 from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
-from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
-from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
+from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
+from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.private import append_private
 from mem1.messages.sessions import Known, Latest, keys_of, newest
@@ -222,7 +222,7 @@ class Memory:
         k = best_k(sizes, self.prices.prices)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
-        return _advice(round(k), break_even(sizes, self.prices.prices, self.prices.cache, round(k)))
+        return advice(round(k), break_even(sizes, self.prices.prices, self.prices.cache, round(k)))
 
     def _begin(
         self,
@@ -250,7 +250,10 @@ class Memory:
             beside=beside,
         )
         self._alone = self._alone and (self._last is None or self._last.prompt.key in keys)
-        return replace(now, request=self._due(now))
+        request = self._due(now)
+        if request is not None and known.pauses:
+            request = after_a_pause(request, self.form)
+        return replace(now, request=request)
 
     def _due(self, now: _Now) -> list[Message] | None:
         if now.write is None or now.exchanges < now.known.asks_from:
@@ -273,7 +276,7 @@ class Memory:
             return False
         self._learn(now, appends=HORIZON if turn is None else turn)
         if now.known.appends is None:
-            self._tell("appends", now, why=_advice(k, turn))
+            self._tell("appends", now, why=advice(k, turn))
         return True
 
     def _sizes(self, conversation: Transcript, beside: int, known: Known) -> Sizes:
@@ -286,14 +289,16 @@ class Memory:
         state, why = state_in(reply, self.form)
         if not state:
             if now.request is not None and not now.tried:
-                return replace(now, tried=True)
+                refused = isinstance(reply, Exception) and not now.known.pauses
+                again = after_a_pause(now.request, self.form) if refused else now.request
+                return replace(now, tried=True, request=again, paused=refused)
             failures = now.known.failures + 1
             pause = min(2**failures, _LONGEST_PAUSE)
             self._learn(now, failures=failures, asks_from=now.exchanges + pause)
             self._tell("no_state", now, why=why)
             return replace(now, request=None)
         self.states[now.key] = state
-        self._learn(now, failures=0, asks_from=0)
+        self._learn(now, failures=0, asks_from=0, pauses=now.known.pauses or now.paused)
         log = with_state(now.log, state, form=self.form.name)
         found = self._folded(log, now.pending, now.beside, now.known)
         return replace(now, log=log, found=found, request=None)
@@ -393,13 +398,6 @@ class Memory:
         return list(messages) if list(after[:2]) == written else [*before, *written, *after]
 
 
-def _advice(k: int, turn: int | None) -> str:
-    """`turn`: the exchange from which on folding every `k` exchanges is cheaper, if any."""
-    if turn is None:
-        return f"Appending is cheaper for {HORIZON} exchanges and more."
-    return f"Folding every {k} exchanges is cheaper than appending from exchange {turn} on."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Now:
     """A call of `Memory.prompt` under way."""
@@ -425,6 +423,8 @@ class _Now:
     """Tokens sent with the messages."""
     tried: bool = False
     """Whether the model has already failed to write one."""
+    paused: bool = False
+    """Whether the request has a word of the assistant's before it because the first one was refused."""
 
     def writer(self, request: list[Message]) -> Any:
         assert self.write is not None

@@ -30,6 +30,8 @@ class Known:
     """To write a state, since the last one."""
     asks_from: int = 0
     """Exchange from which on a state is asked for again."""
+    pauses: bool = False
+    """Whether requests for states need a word of the assistant's before them."""
     appends: int | None = None
     """Exchange until which appending is cheaper; None: that was never told."""
     scale: float = 1.0

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from mem1.errors import UserError
 from mem1.messages.digests import add, add_content, hashed
+from mem1.messages.thoughts import without_thoughts
 
 Message = Mapping[str, Any]
 """A message as its provider's API takes it; for the Responses API, an item."""
@@ -123,7 +124,8 @@ def texts(content: Content) -> str:
 
 def said(exchange: Exchange) -> str:
     """The text that the model wrote beside its calls, without thoughts."""
-    return "\n".join(text for text in (texts(message.get("content")) for message in exchange.said) if text)
+    found = [without_thoughts(texts(message.get("content"))) for message in exchange.said]
+    return "\n".join([text for text in found if text])
 
 
 def images(content: Content) -> int:

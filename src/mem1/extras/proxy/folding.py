@@ -177,7 +177,8 @@ class Folding:
             raise NoState(f"no answer to a request for a state: {why}", for_good=True) from error
         if status != 200:
             said = without_keys(answer, call.headers)
-            raise NoState(f"status {status} for a request for a state: {said}", for_good=True)
+            refused = status in (400, 422)  # the memory asks once more, in another order of roles
+            raise NoState(f"status {status} for a request for a state: {said}", for_good=not refused)
         read = call.api.read(answer)
         usage = call.api.usage_of(read)
         call.usage += usage

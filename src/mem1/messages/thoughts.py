@@ -1,0 +1,108 @@
+"""Thoughts that a server without a parser for them leaves in a text: what was said is what comes after them.
+
+    without_thoughts("<think>Which city?</think>\\n\\nOslo")     ->  "Oslo"
+    without_thoughts("Which city?\\n</think>\\n\\nOslo")          ->  "Oslo"     the template had opened it
+    without_thoughts("<think>Which ci")                         ->  ""         cut off
+    without_thoughts("`<think>` opens a thought.")              ->  as it is
+
+A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MARKS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+)
+"""Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Seed's,
+Mistral's, Kimi's and gpt-oss's own. An open list."""
+_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>")
+"""What gpt-oss writes between its thought and its answer."""
+_FENCE = "```"
+_SIGNED = frozenset(("thinking", "redacted_thinking"))
+
+
+def without_thoughts(text: str) -> str:
+    """A text without its thoughts; the same object where it has none. In time linear in the text."""
+    said = text
+    for opening, closing in MARKS:
+        if closing in said or opening in said:
+            said = _without(said, opening, closing)
+    if said is not text:
+        for mark in _FINAL:
+            said = said.removeprefix(mark)
+    return said
+
+
+def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message of the model without thoughts in its text; the same object where it has none, where nothing else is in
+    it, and where it has signed thoughts, with which it is taken as it was or not at all."""
+    content = message.get("content")
+    if isinstance(content, str):
+        said = without_thoughts(content)
+        return message if said is content or not (said or message.get("tool_calls")) else {**message, "content": said}
+    if not isinstance(content, list | tuple) or any(
+        isinstance(part, Mapping) and part.get("type") in _SIGNED for part in content
+    ):
+        return message
+    parts = [_spoken_part(part) for part in content]
+    if all(new is old for new, old in zip(parts, content, strict=True)):
+        return message
+    kept = [part for part in parts if part is not None]
+    return {**message, "content": kept} if kept or message.get("tool_calls") else message
+
+
+def _spoken_part(part: Any) -> Any:
+    """A part of a content; None: it was a thought."""
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str) or (said := without_thoughts(text)) is text:
+        return part
+    return {**part, "text": said} if said else None
+
+
+def _without(text: str, opening: str, closing: str) -> str:
+    kept, at, look = list[str](), 0, 0
+    counted, fences, passed = 0, 0, -1
+    start, stop = text.find(opening), text.find(closing)
+    while True:
+        # what was not found once is not looked for again
+        start = text.find(opening, look) if 0 <= start < look else start
+        stop = text.find(closing, look) if 0 <= stop < look else stop
+        if start < 0 and stop < 0:
+            break
+        opens = stop < 0 or 0 <= start < stop
+        first = start if opens else stop
+        fences += text.count(_FENCE, counted, first)
+        counted = first
+        if fences % 2 or text[first - 1 : first] == "`":
+            look = first + 1
+        elif not opens and passed >= 0 and text.find("\n", passed, first) < 0:  # a line that speaks of both marks
+            look, passed = first + len(closing), -1
+        elif not opens:  # its beginning stood in the prompt, or inside another thought
+            kept.clear()
+            look = at = first + len(closing)
+        elif not _begins_line(text, at, first):
+            look, passed = first + len(opening), first
+        else:
+            kept.append(text[at:first])
+            look = at = len(text) if stop < 0 else stop + len(closing)
+            counted, fences = at, 0  # fences in a thought are none of the answer's
+    if not at:
+        return text
+    return "".join([*kept, text[at:]]).strip()
+
+
+def _begins_line(text: str, begin: int, at: int) -> bool:
+    """Whether nothing but blanks stands before `at` in its line, or since `begin`."""
+    while at > begin and text[at - 1] in " \t\r":
+        at -= 1
+    return at == begin or text[at - 1] == "\n"

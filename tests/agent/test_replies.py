@@ -1,0 +1,132 @@
+"""Replies of no use do not end an agent's run: it asks again, says so, and never takes one for the answer."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from scripted import Script, calls, results, said
+
+import mem1
+from mem1.agent import Ending, Repeated
+from mem1.agent.replies import TRIES
+from mem1.messages import check
+
+EMPTY = [
+    {"role": "assistant", "content": None},
+    {"role": "assistant", "content": ""},
+    {"role": "assistant", "content": " \n"},
+    {"role": "assistant", "content": []},
+    {"role": "assistant", "content": None, "reasoning_content": "hm"},
+    {"role": "assistant", "content": "<think>hm</think>"},
+    {"role": "assistant", "content": "<think>hm"},
+]
+CALL = '<tool_call>{"name": "search", "arguments": {"query": "Oslo", "most": 2}}</tool_call>'
+
+
+def search(query: str, most: int = 3) -> str:
+    """Searches."""
+    return f"{most} of {query}"
+
+
+def steps(agent: mem1.Agent) -> list[Any]:
+    return [step for step in agent.stream("go") if isinstance(step, Repeated)]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_an_empty_reply_is_asked_for_again_and_not_kept(empty: dict[str, Any]):
+    model = Script(calls(("search", '{"query": "x"}')), empty, empty, said("Oslo"))
+    agent = mem1.Agent(model, tools=[search], memory="full")
+    assert steps(agent) == [Repeated(why="empty", tries=1), Repeated(why="empty", tries=2)]
+    assert agent.answer == "Oslo" and agent.report().ending is Ending.ANSWERED
+    assert [message["role"] for message in agent.messages] == ["user", "assistant", "tool", "assistant"]
+    again = model.shown[2]
+    check(again)
+    assert [message["role"] for message in again[-3:]] == ["tool", "assistant", "user"]
+    assert again[:-2] == model.shown[1]
+
+
+def test_a_model_that_stays_silent_ends_the_run_without_an_answer_and_it_can_go_on():
+    model = Script(*[said("")] * TRIES, said("Oslo"))
+    agent = mem1.Agent(model).run("go")
+    report = agent.report()
+    assert (report.answer, report.ending, report.turns) == (None, Ending.UNUSABLE, TRIES)
+    assert agent.run().answer == "Oslo"
+
+
+def test_a_call_that_a_server_left_in_the_text_is_run():
+    agent = mem1.Agent(Script(said(f"I look.\n{CALL}"), said("Oslo")), tools=[search], memory="full").run("go")
+    assert results(agent) == ["2 of Oslo"] and agent.answer == "Oslo"
+    kept = agent.messages[1]
+    assert kept["content"] == "I look."
+    assert json.loads(kept["tool_calls"][0]["function"]["arguments"]) == {"query": "Oslo", "most": 2}
+    check(agent.messages)
+
+
+def test_values_written_as_texts_get_the_types_of_the_tool():
+    text = "<function=search><parameter=query>7</parameter><parameter=most>2</parameter></function>"
+    agent = mem1.Agent(Script(said(text), said("ok")), tools=[search], memory="full").run("go")
+    assert results(agent) == ["2 of 7"]
+    written = json.loads(agent.messages[1]["tool_calls"][0]["function"]["arguments"])
+    assert written == {"query": "7", "most": 2}
+
+
+def test_a_call_of_an_unknown_tool_in_the_text_gets_a_result_that_says_so():
+    text = '<tool_call>{"name": "fetch", "arguments": {}}</tool_call>'
+    agent = mem1.Agent(Script(said(text), said("ok")), tools=[search], memory="full").run("go")
+    assert results(agent) == ["error: there is no tool 'fetch'; there are search, recall"] and agent.answer == "ok"
+
+
+def test_a_call_that_cannot_be_read_is_asked_for_again():
+    model = Script(said('<tool_call>{"name": "search", "argu'), said("Oslo"))
+    agent = mem1.Agent(model, tools=[search])
+    assert steps(agent) == [Repeated(why="broken", tries=1)] and agent.answer == "Oslo"
+    assert "cannot be read" in model.shown[1][-1]["content"]
+
+
+def test_a_cut_reply_is_asked_for_once_more():
+    cut = {"choices": [{"message": said("The mayor of"), "finish_reason": "length"}]}
+    agent = mem1.Agent(Script(cut, said("Anne Lindboe")))
+    assert steps(agent) == [Repeated(why="cut", tries=1)] and agent.answer == "Anne Lindboe"
+
+
+def test_a_refusal_is_the_answer():
+    agent = mem1.Agent(Script({"role": "assistant", "content": None, "refusal": "I cannot."})).run("go")
+    assert agent.answer == "I cannot." and agent.messages[-1] == {"role": "assistant", "content": "I cannot."}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_thoughts_are_out_of_answer_and_conversation(streaming: bool):
+    agent = mem1.Agent(Script(said("<think>Is it 1111?</think>\n\n4711"), said("1111?\n</think>\n4712")))
+    for task, answer in (("one", "4711"), ("two", "4712")):
+        list(agent.stream(task)) if streaming else agent.run(task)
+        assert agent.answer == answer
+    assert "1111" not in str(agent.messages)
+
+
+FAULTS = [
+    *EMPTY, said(CALL[:40]), {"role": "assistant", "content": "x", "finish": "length"},
+    calls(("search", "{no json")), calls(("fetch", "{}")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_model_with_three_bad_replies_in_ten_still_answers_right(seed: int, streaming: bool):
+    draw = random.Random(seed)
+
+    def model(messages: list[Any], tools: list[Any]) -> Any:
+        check(messages)
+        if draw.random() < 0.3:
+            fault = dict(draw.choice(FAULTS))
+            finish = fault.pop("finish", "stop")
+            return {"choices": [{"message": fault, "finish_reason": finish}]}
+        found = sum(message.get("content") == "1 of Oslo" for message in messages)
+        return said("done") if found >= 8 else calls(("search", '{"query": "Oslo", "most": 1}'))
+
+    agent = mem1.Agent(model, tools=[search], memory="full")
+    list(agent.stream("go")) if streaming else agent.run("go")
+    assert (agent.answer, agent.report().ending) == ("done", Ending.ANSWERED)
+    check(agent.messages)

@@ -1,0 +1,124 @@
+"""Calls that models write as text are read in their styles; what only speaks of calls stays text."""
+
+from __future__ import annotations
+
+import json
+from time import process_time
+
+import pytest
+
+from mem1.messages.text_calls import calls_in
+
+BAR = "\uff5c"
+SEARCH = '{"name": "search", "arguments": {"query": "Oslo"}}'
+STYLES = {
+    "Hermes, Qwen": f"<tool_call>\n{SEARCH}\n</tool_call>",
+    "Hermes without an end": f"<tool_call>\n{SEARCH}",
+    "Qwen3-Coder": "<tool_call>\n<function=search>\n<parameter=query>\nOslo\n</parameter>\n</function>\n</tool_call>",
+    "Qwen3-Coder without a frame": "<function=search>\n<parameter=query>\nOslo\n</parameter>\n</function>",
+    "GLM": "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>",
+    "Llama 3": '<|python_tag|>{"name": "search", "parameters": {"query": "Oslo"}}<|eom_id|>',
+    "Llama 3, bare": '{"type": "function", "name": "search", "parameters": {"query": "Oslo"}}',
+    "Llama 3.1, own functions": '<function=search>{"query": "Oslo"}</function>',
+    "Llama 4": '[search(query="Oslo")]',
+    "Gemma": '```tool_code\nsearch(query="Oslo")\n```',
+    "Mistral": f"[TOOL_CALLS] [{SEARCH}]",
+    "Mistral, newer": '[TOOL_CALLS]search[ARGS]{"query": "Oslo"}',
+    "Mistral, with ids": '[TOOL_CALLS]search[CALL_ID]abc[ARGS]{"query": "Oslo"}',
+    "Mistral, newest": '[TOOL_CALLS]search{"query": "Oslo"}',
+    "DeepSeek V3": (
+        f"<{BAR}tool▁calls▁begin{BAR}><{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>search\n```json\n"
+        f'{{"query": "Oslo"}}\n```<{BAR}tool▁call▁end{BAR}><{BAR}tool▁calls▁end{BAR}>'
+    ),
+    "DeepSeek V3.1": (
+        f"<{BAR}tool▁calls▁begin{BAR}><{BAR}tool▁call▁begin{BAR}>search<{BAR}tool▁sep{BAR}>"
+        f'{{"query": "Oslo"}}<{BAR}tool▁call▁end{BAR}><{BAR}tool▁calls▁end{BAR}>'
+    ),
+    "Kimi": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>"
+        '{"query": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
+    ),
+    "Granite": f"<|tool_call|>[{SEARCH}]",
+    "MiniMax": (
+        '<minimax:tool_call>\n<invoke name="search">\n<parameter name="query">Oslo</parameter>\n</invoke>\n'
+        "</minimax:tool_call>"
+    ),
+    "Anthropic's manner": (
+        '<function_calls><invoke name="search"><parameter name="query">Oslo</parameter></invoke></function_calls>'
+    ),
+    "gpt-oss": '<|channel|>commentary to=functions.search <|constrain|>json<|message|>{"query": "Oslo"}<|call|>',
+    "JSON in a fence": f"```json\n{SEARCH}\n```",
+    "a completion's calls": json.dumps(
+        {"tool_calls": [{"id": "a", "function": {"name": "search", "arguments": '{"query": "Oslo"}'}}]}
+    ),
+    "ReAct": 'Thought: hm\nAction: search\nAction Input: {"query": "Oslo"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_call_is_read_in_every_style(style: str):
+    found = calls_in(STYLES[style], {"search"})
+    assert not found.broken and found.text == ""
+    assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
+
+
+@pytest.mark.parametrize("style", ["Hermes, Qwen", "Qwen3-Coder", "MiniMax", "DeepSeek V3.1", "Kimi", "Llama 3"])
+def test_text_before_calls_and_a_second_call_are_read_too(style: str):
+    found = calls_in(f"I look it up.\n\n{STYLES[style]}\n{STYLES[style]}", {"search"})
+    assert found.text == "I look it up." and len(found.calls) == 2
+
+
+def test_values_that_were_texts_are_said_to_be():
+    values = "<parameter=query>a <b>bold</b> b</parameter><parameter=most>3</parameter>"
+    text = f"<tool_call><function=search>{values}</function></tool_call>"
+    (call,) = calls_in(text, {"search"}).calls
+    assert json.loads(call.arguments) == {"query": "a <b>bold</b> b", "most": "3"} and not call.typed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Oslo",
+        "",
+        "7",
+        '"search"',
+        "[1, 2]",
+        '{"name": "Oslo", "population": 700000}',
+        '{"name": "fetch", "arguments": {}}',
+        "search()  # is what to call",
+        "fetch(url='x')",
+        f"Models write <tool_call>{SEARCH}</tool_call> to call a tool.",
+        f"For example:\n```\n<tool_call>{SEARCH}</tool_call>\n```",
+        f"The log says: {SEARCH}",
+    ],
+)
+def test_what_is_no_call_stays_text(text: str):
+    found = calls_in(text, {"search"})
+    assert (found.text, found.calls, found.broken) == (text, (), False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['<tool_call>{"name": "search", "argum', "<tool_call></tool_call>", "[TOOL_CALLS]", "<|python_tag|>print(1)",
+     "<function=search><parameter=", f"<tool_call>{'[' * 50_000}</tool_call>",
+     f"[TOOL_CALLS][{', '.join([SEARCH] * 200)}]"],
+)  # fmt: skip
+def test_a_mark_without_a_call_behind_it_is_broken(text: str):
+    found = calls_in(text, {"search"})
+    assert found.broken and found.text == text and not found.calls
+
+
+def test_a_call_of_an_unknown_tool_is_a_call_where_its_style_has_a_mark():
+    (call,) = calls_in(f"<tool_call>{SEARCH}</tool_call>", ()).calls
+    assert call.name == "search"
+
+
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "\n<tool_call>", "<function=", "\n<function=a><parameter=b>", "[TOOL_CALLS]", "[", '{"a":',
+              "(", "-", "Action Input:", "x <tool_call>", "<invoke name="],
+)  # fmt: skip
+def test_long_texts_take_no_longer_than_their_length(piece: str):
+    text = piece * (300_000 // len(piece))
+    before = process_time()
+    calls_in(text, {"search"})
+    assert process_time() - before < 2

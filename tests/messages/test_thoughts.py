@@ -1,0 +1,128 @@
+"""Thoughts that a server left in a text are out of what was said, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import process_time
+from typing import Any
+
+import pytest
+
+from mem1.messages import Bounds, Memory, fold
+from mem1.messages.thoughts import MARKS, spoken, without_thoughts
+
+THOUGHT = "Is <note>code 1111</note> right?\n" * 20
+
+
+@pytest.mark.parametrize(("opening", "closing"), MARKS)
+def test_a_thought_is_left_out_whole_with_only_its_end_or_cut_off(opening: str, closing: str):
+    assert without_thoughts(f"{opening}\n{THOUGHT}{closing}\n\n4711") == "4711"
+    assert without_thoughts(f"{THOUGHT}{closing}\n4711") == "4711"
+    assert without_thoughts(f"{opening}{THOUGHT}") == ""
+    assert without_thoughts(f"Well.\n{opening}hm{closing}\n4711\n{opening}hm{closing}") == "Well.\n\n4711"
+    assert without_thoughts(f"{opening}a {opening}b{closing} c {closing} 4711") == "4711"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4711",
+        "`<think>` opens a thought and `</think>` closes it.",
+        "Between <think> and </think> stands a thought.",
+        "As XML:\n```\n<think>\nhm\n</think>\n```\nThat is all.",
+    ],
+)
+def test_what_only_speaks_of_thoughts_stays(text: str):
+    assert without_thoughts(text) is text
+
+
+def test_fences_in_a_thought_are_none_of_the_answers():
+    assert without_thoughts("<think>```python\n</think>\nA ```x``` b\n<think>hm</think>") == "A ```x``` b"
+
+
+def test_gpt_oss_answers_on_its_final_channel():
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Oslo"
+    assert without_thoughts(text) == "Oslo"
+
+
+SIGNED = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "<think>a</think>b"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ("<think>a</think>b", "b"),
+        ([{"type": "text", "text": "<think>a</think>b"}], [{"type": "text", "text": "b"}]),
+        (
+            [{"type": "text", "text": "<think>a</think>"}, {"type": "text", "text": "b"}],
+            [{"type": "text", "text": "b"}],
+        ),
+        (SIGNED, SIGNED),
+        ("<think>alone</think>", "<think>alone</think>"),
+        (None, None),
+    ],
+)
+def test_a_message_loses_its_thoughts_unless_they_are_signed_or_all_it_has(content: Any, kept: Any):
+    message = {"role": "assistant", "content": content}
+    assert spoken(message) == {"role": "assistant", "content": kept}
+    assert (spoken(message) is message) == (content == kept)
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>" * 40_000, "</think>" * 40_000, "\n<think>`" * 30_000, "x" * 300_000 + "<think></think>" * 20_000]
+)
+def test_long_texts_take_no_longer_than_their_length(text: str):
+    before = process_time()
+    without_thoughts(text)
+    assert process_time() - before < 2
+
+
+FORMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "chat": [
+        {"role": "assistant", "content": "<think>SECRET</think>Next.", "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "search", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+    ],
+    "responses": [
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "SECRET\n</think>Next."}]},
+        {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "found"},
+    ],
+    "anthropic": [
+        {"role": "assistant", "content": [
+            {"type": "text", "text": "<thinking>SECRET</thinking>Next."},
+            {"type": "tool_use", "id": "c1", "name": "search", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "found"}]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_thought_in_a_text_reaches_the_next_prompt_in_any_form(form: str):
+    user = {"role": "user", "content": "Go."} | ({"type": "message"} if form == "responses" else {})
+    shown = str(fold([user, *FORMS[form]], form=form))
+    assert "SECRET" not in shown and "Next." in shown
+
+
+@pytest.mark.parametrize(
+    "thought", ["<think>\nhm 1111\n</think>\n\n", "hm 1111\n</think>\n", "<thinking>1111</thinking>"]
+)
+def test_a_state_is_what_comes_after_the_thoughts(thought: str):
+    messages = [{"role": "user", "content": "Open the safe."}, *FORMS["chat"], *FORMS["chat"]]
+    memory = Memory("fold(1)", write=lambda _: f"{thought}The code is 4711.", bounds=Bounds(state=50))
+    (task, *_) = memory.prompt(messages)
+    assert "4711" in task["content"] and "1111" not in task["content"]
+    assert "1111" not in str(memory.with_state(messages))
+
+
+@pytest.mark.parametrize(
+    "reply", ['<tool_call>{"name": "search", "arguments": {}}</tool_call>', "<tool_call>{", "<think>hm"]
+)
+def test_a_call_written_as_text_or_a_thought_alone_is_no_state(reply: str):
+    asked, events = list[Any](), list[Any]()
+    messages = [{"role": "user", "content": "Go."}, *FORMS["chat"], *FORMS["chat"]]
+    memory = Memory("fold(1)", write=lambda request: asked.append(request) or reply, on_event=events.append)
+    shown = memory.prompt(messages)
+    assert len(asked) == 2 and "<memory>" not in str(shown)
+    assert [event.kind for event in events] == ["no_state"]
