@@ -1,7 +1,7 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make real [ARGS="--quick"]          install into .venv, then teach SmolLM2-135M to remember
 # make test                           install for development, then run the tests
-# make test-cpus                      the numeric tests under other instruction sets, and with two threads
+# make test-cpus                      the numeric tests with the least instruction set and two threads
 # make test-versions                  some telling tests with the lowest and newest dependencies, in build/versions
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run its tests
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents

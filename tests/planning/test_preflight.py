@@ -61,6 +61,10 @@ PLANNED = {"atlas-warm-start", "atlas-ppo", "qwen2.5-7b-qlora/grpo", "smollm2/st
 """Their plan takes its step on fake tensors, as in tests/planning/test_plan.py; the others have that of any other."""
 
 
+TELLING = {*PLANNED, "beyond/start", "compare-atlas/warm-start", "multihop-smoke", "own-documents", "webshop-quick"}
+"""One of each kind; all of them take a minute."""
+
+
 @functools.cache
 def any_step() -> Measured:
     steps: Steps = {}
@@ -94,7 +98,13 @@ def test_a_recipe_that_begins_with_anothers_policy_says_where_it_should_be(name:
     assert str(result.exception).startswith(f"{load_toml(RECIPES[name], Recipe).model.path} is neither a folder")
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES.keys() - AFTER_ANOTHER - EXAMINATIONS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in TELLING else pytest.mark.slow)
+        for name in sorted(RECIPES.keys() - AFTER_ANOTHER - EXAMINATIONS)
+    ],
+)
 def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     hasty(monkeypatch)
