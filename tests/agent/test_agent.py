@@ -544,7 +544,7 @@ class TestServers:
         monkeypatch.setenv("MY_KEY", "sk-abcdefghijklmnop")
         config = mem1.ModelServer(urls=("http://x/v1",), model="m", api_key_env="MY_KEY")
         servers = Servers(config, transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=Pieces())))
-        answer = servers.stream("/chat/completions", b"{}", Usage, at_most=Usage())
+        answer = servers.stream("/chat/completions", b"{}", iter, lambda _: Usage(), at_most=Usage())
         assert [next(answer) for _ in range(3)] == [b"data: sk-abcde", b"f" * 100, b"sk-abcdef"]
         with pytest.raises(EngineFailed, match="the answer repeats the API key"):
             next(answer)

@@ -119,14 +119,21 @@ def _extras(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Names of fields beside those that every server knows."""
     for message in messages:
         yield from message.keys() - _OF_MESSAGES
+        for part in _parts(message):
+            yield from part.keys() - {"type", "text", part.get("type")}
         for call in message.get("tool_calls") or ():
             yield from call.keys() - _OF_CALLS
             yield from (call.get("function") or {}).keys() - _OF_FUNCTIONS
 
 
 def _without(message: Mapping[str, Any], names: Set[str]) -> Mapping[str, Any]:
-    """The message without fields of these names, in its calls too."""
+    """The message without fields of these names, in its calls and in the parts of its content too."""
     kept = {key: value for key, value in message.items() if key in _OF_MESSAGES or key not in names}
+    if parts := _parts(message):
+        kept["content"] = [
+            {key: value for key, value in part.items() if key in ("type", "text", part.get("type")) or key not in names}
+            for part in parts
+        ]
     if not kept.get("tool_calls"):
         return kept
     kept["tool_calls"] = calls = []
@@ -137,6 +144,11 @@ def _without(message: Mapping[str, Any], names: Set[str]) -> Mapping[str, Any]:
             call["function"] = {key: value for key, value in inner if key in _OF_FUNCTIONS or key not in names}
         calls.append(call)
     return kept
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    content = message.get("content")
+    return () if content is None or isinstance(content, str) else content
 
 
 def _first_named(text: str, fields: Set[str], options: Set[str]) -> str | None:

@@ -371,7 +371,7 @@ class _Calls:
                 return self._by_index.get(index)
             found = self._calls[index] if 0 <= index < len(self._calls) else None
             return found if found is not None and found.index is None else None
-        if known is not None or not self._calls or (id and name):
+        if known is not None or not self._calls:
             return known
         if number is not None and number < len(self._together):
             return self._together[number]
