@@ -315,8 +315,13 @@ def random_message(rng: random.Random) -> dict[str, Any]:
             {
                 "id": f"call_{n}",
                 "type": "function",
-                "function": {"name": rng.choice(("search", "open")), "arguments": json.dumps({"q": random_text(rng, 0)})},
-                **({"extra_content": {"google": {"thought_signature": random_text(rng)}}} if rng.random() < 0.3 else {}),
+                "function": {
+                    "name": rng.choice(("search", "open")),
+                    "arguments": json.dumps({"q": random_text(rng, 0)}),
+                },
+                **(
+                    {"extra_content": {"google": {"thought_signature": random_text(rng)}}} if rng.random() < 0.3 else {}
+                ),
             }
             for n in range(rng.randint(1, 4))
         ]

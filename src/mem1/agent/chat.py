@@ -302,7 +302,11 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
         sound = False
     function = raw.get("function")
     extras = function.items() if isinstance(function, Mapping) else ()
-    named = {**{key: part for key, part in extras if part}, "name": call.name, "arguments": call.arguments if sound else "{}"}
+    named = {
+        **{key: part for key, part in extras if part},
+        "name": call.name,
+        "arguments": call.arguments if sound else "{}",
+    }
     # its index belongs to the stream, and strict servers refuse it
     rest = {key: part for key, part in raw.items() if part and key != "index"}
     return {**rest, "id": call.id, "type": "function", "function": named}
@@ -338,4 +342,3 @@ def _only_model(server: ModelServer) -> str:
     if len(names) != 1:
         raise UserError(f"give the model's name; {server.urls[0]} serves {', '.join(names) or 'none'}")
     return names[0]
-

@@ -37,7 +37,9 @@ _EXTRA = re.compile(
     re.IGNORECASE,
 )
 """The same, of a field that should not be there."""
-_KNOWN = re.compile(r"expected one of|known properties|(?:allowed|permitted|supported|valid) (?:fields|keys)", re.IGNORECASE)
+_KNOWN = re.compile(
+    r"expected one of|known properties|(?:allowed|permitted|supported|valid) (?:fields|keys)", re.IGNORECASE
+)
 """After it come names that the server does take."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _MARK = re.compile(r"(?:['\"`.\]]|: |(?:argument|field|key|name|parameter|property)s? )$", re.IGNORECASE)

@@ -111,7 +111,6 @@ class ModelServer(Config):
         dialects(endpoint)
         return endpoint
 
-
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield name, dict.fromkeys(value, "***") if name == "headers" else value
