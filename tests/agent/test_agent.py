@@ -294,7 +294,7 @@ class TestStreaming:
     def test_an_answer_that_cannot_be_read_is_one_line(self, body: bytes, why: str):
         with chat_server(lambda *_: Reply(body=body)) as server:
             agent = mem1.Agent(mem1.ModelServer(urls=(server.url,), model="m", tries=1))
-            with pytest.raises(UserError, match=f"^the model(?:'s|) (?:gives )?{why}"):
+            with pytest.raises(UserError, match=rf"^the model(?:'s|) (?:gives )?{why}"):
                 list(agent.stream("go"))
         assert agent.messages == [] and agent.report().ending is Ending.FAILED
 
@@ -439,7 +439,7 @@ class TestFailures:
     )
     def test_a_reply_that_is_none_is_one_line(self, reply: Any, why: str):
         agent = mem1.Agent(Script(reply))
-        with pytest.raises(UserError, match=f"^the model's answer cannot be read: {why}"):
+        with pytest.raises(UserError, match=rf"^the model's answer cannot be read: {why}"):
             agent.run("go")
         assert agent.messages == []
 

@@ -101,14 +101,15 @@ class TestCalls:
             ([[part(None, OSLO[:5], index=0)], [part("weather", OSLO[5:], index=0, id="a")]], THREE[:1]),
             ([[part(None, OSLO, index=0, id="a")], [part("weather", "", index=0)]], THREE[:1]),
             ([[part("weather", OSLO[:5], id="a")], [part(None, OSLO[5:], index=0)]], THREE[:1]),
-            # the last chunk repeats what came, an empty object comes before the arguments, an object is in place of JSON
+            # the last chunk repeats what came; an empty object comes before the arguments; an object in place of JSON
             ([[part("weather", OSLO, index=0, id="a")], [part("weather", OSLO, index=0, id="a")]], THREE[:1]),
             ([[part("weather", "{}", index=0, id="a")], [part(None, OSLO, index=0)]], THREE[:1]),
             ([[part("weather", {}, index=0, id="a")], [part(None, OSLO[:3], index=0)], [part(None, OSLO[3:], index=0)]],
              THREE[:1]),
             ([[part("weather", {"city": "Oslo"}, index=0)], [part("weather", {"city": "Rome"}, index=0)]], THREE[:2]),
             # names in place of ids, one id for all
-            ([[part("weather", OSLO, index=0, id="weather")], [part("weather", ROME, index=0, id="weather")]], THREE[:2]),
+            ([[part("weather", OSLO, index=0, id="weather")], [part("weather", ROME, index=0, id="weather")]],
+             THREE[:2]),
             ([[part("weather", OSLO, index=0, id="x"), part("weather", ROME, index=1, id="x")]], THREE[:2]),
             # calls without arguments
             ([[part("now", "", index=0, id="a")], [part("now", "", index=0, id="b")]], [("now", ""), ("now", "")]),
@@ -247,8 +248,7 @@ class TestFailures:
             ({"error": {"message": "busy", "type": "invalid_request_error", "code": None}}, 400, True),
             ({"object": "error", "message": "busy", "code": 422}, 422, True),
             ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, None, False),
-            ({"choices": [{"delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "busy"}}]},
-             502, False),
+            ({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 502, "message": "busy"}}]}, 502, False),
             ({"message": "busy"}, None, False),
             ({"error": "busy"}, None, False),
         ],
@@ -274,7 +274,7 @@ class TestFailures:
             ([chunk(tool_calls=[part("a", OSLO, id="a")])], "broke off before its end"),
             ([chunk(tool_calls=[part("a", OSLO[:9], id="a")]), b"data: [DONE]\n\n"], "in the middle of a call"),
             ([chunk(tool_calls=[part("a", "", id="a")]), b"data: [DONE]\n\n"], "in the middle of a call"),
-            ([chunk(function_call={"name": "a", "arguments": OSLO[:9]}), b"data: [DONE]\n\n"], "in the middle of a call"),
+            ([chunk(function_call={"name": "a", "arguments": "{"}), b"data: [DONE]\n\n"], "in the middle of a call"),
             ([b"data: nonsense\n\n"], "is not JSON"),
             ([b"data: [7]\n\n"], r"the server sent \[7\]"),
             ([event({"choices": {"a": 1}})], "the server sent {'choices': {'a': 1}}"),

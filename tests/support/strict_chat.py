@@ -18,9 +18,12 @@ FIELDS: Mapping[str, frozenset[str]] = {
     "tool": frozenset(("role", "content", "tool_call_id")),
 }
 OPTIONS = frozenset(
-    "messages model stream stream_options temperature top_p n stop max_tokens max_completion_tokens presence_penalty "
-    "frequency_penalty logit_bias logprobs top_logprobs user seed tools tool_choice parallel_tool_calls response_format "
-    "reasoning_effort metadata store service_tier modalities audio prediction verbosity".split()
+    (
+        *("messages", "model", "stream", "stream_options", "temperature", "top_p", "n", "stop", "seed", "user"),
+        *("max_tokens", "max_completion_tokens", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs"),
+        *("top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"),
+        *("metadata", "store", "service_tier", "modalities", "audio", "prediction", "verbosity"),
+    )
 )
 
 
@@ -125,6 +128,6 @@ def _unanswered(waiting: Mapping[str, None], where: str) -> Iterator[tuple[str |
     if waiting:
         yield (
             where,
-            "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-            f"The following tool_call_ids did not have response messages: {', '.join(waiting)}",
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+            f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(waiting)}",
         )

@@ -18,7 +18,7 @@ Calls = Sequence[tuple[str, str]]
 
 @dataclass
 class ToolCaller:
-    """Behaves for `chat_server`: the calls of each turn in order, then the answer. Refuses what OpenAI's API refuses."""
+    """Behaves for `chat_server`: the calls of each turn in order, then the answer; refuses what OpenAI's API does."""
 
     script: Sequence[Calls]
     answer: str = "The mayor is Anne Lindboe."

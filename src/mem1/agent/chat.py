@@ -87,8 +87,9 @@ class ServedChat:
     """A model behind /chat/completions. Failed requests are tried again, at the next address where there are several.
 
     `settings` go into every request beside messages and tools: temperature, max_tokens, reasoning_effort, ... One that
-    is None is left out, and turns off what is sent otherwise: {"stream_options": None}. The limit of `server` counts a request before it is sent by the provider's tokens so far, and by max_tokens; so does
-    `spending`, kept together with others, which gets the money that requests cost by `prices`.
+    is None is left out, and turns off what is sent otherwise: {"stream_options": None}. The limit of `server` counts a
+    request before it is sent by the provider's tokens so far, and by max_tokens; so does `spending`, kept together with
+    others, which gets the money that requests cost by `prices`.
     """
 
     def __init__(

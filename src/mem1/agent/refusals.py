@@ -97,7 +97,7 @@ class Taken:
             self._leave_out_option(named)
         else:
             raise Refused(
-                f"the server refuses the setting {named}; give it another value, or None, which leaves it out: {refused}",
+                f"the server refuses the setting {named}; give it another value, or None to leave it out: {refused}",
                 status=refused.status,
                 detail=refused.detail,
             ) from refused

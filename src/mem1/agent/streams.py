@@ -19,8 +19,10 @@ from mem1.net.exchange import TryFailed, one_line, read_json, shown
 
 _DONE = b"[DONE]"
 _PIECES = frozenset(
-    ("text", "summary", "content", "thinking", "reasoning", "reasoning_content", "refusal", "transcript")
-    + ("arguments", "input")
+    (
+        *("arguments", "content", "input", "reasoning", "reasoning_content"),
+        *("refusal", "summary", "text", "thinking", "transcript"),
+    )
 )
 """Keys whose texts come in pieces, wherever they stand."""
 _WHOLE = ("format", "id", "model", "name", "object", "signature", "status", "type")

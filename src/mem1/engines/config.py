@@ -93,8 +93,8 @@ class ServedModel(ModelServer, EngineConfig):
     def _secrets_stay_outside(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
         if held := next((n for n, value in headers.items() if may_be_secret(n) and "$" not in value), None):
             raise UserError(
-                f"headers: the value of {held} would be written into every run; put it into an environment variable and "
-                'name that: "$NAME"'
+                f"headers: the value of {held} would be written into every run; put it into an environment variable, "
+                'and name that: "$NAME"'
             )
         return headers
 

@@ -62,7 +62,7 @@ class ModelServer(Config):
     api_key_env: str | None = None
     """Environment variable with the API key; None: no key is sent."""
     headers: Mapping[str, str] = {}
-    """Sent with every request beside the key; $NAME in a value: the environment variable NAME. Values are never shown."""
+    """Sent with every request beside the key; $NAME in a value is the environment variable NAME. Never shown."""
     query: Mapping[str, str] = {}
     """Parameters after the ? of every address, such as {"api-version": "2024-10-21"}."""
     concurrency: int = Field(default=16, ge=1, le=10_000)

@@ -176,8 +176,8 @@ def exchange(
     """The answer's body. Raises TryFailed for anything but a complete 200 within the time and `largest` bytes.
 
     `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent. The
-    message never contains the bearer token that `client` sends, nor a header of its own, in whatever form a server repeats
-    them.
+    message never contains the bearer token that `client` sends, nor a header of its own, in whatever form a server
+    repeats them.
     """
     received = pieces(
         client, url, body, timeout_s=timeout_s, now=now, largest=largest, method=method, connect_s=connect_s
