@@ -309,7 +309,7 @@ class TestStreaming:
             assert list(agent.stream("go")) == ["Oslo"] and len(server.requests) == 4
             before, steps = agent.messages, agent.stream("and?")
             assert next(steps) == "Os"
-            with pytest.raises(UserError, match="^the model gives no reply: the answer broke off: .*overloaded"):
+            with pytest.raises(UserError, match=r"^the model gives no reply: the answer broke off: .*overloaded"):
                 next(steps)
         assert agent.messages == before and len(server.requests) == 5
 

@@ -248,7 +248,7 @@ class TestFailures:
             ({"error": {"message": "busy", "type": "invalid_request_error", "code": None}}, 400, True),
             ({"object": "error", "message": "busy", "code": 422}, 422, True),
             ({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}, None, False),
-            ({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 502, "message": "busy"}}]}, 502, False),
+            ({"choices": [{"finish_reason": "error", "error": {"code": 502, "message": "busy"}}]}, 502, False),
             ({"message": "busy"}, None, False),
             ({"error": "busy"}, None, False),
         ],
