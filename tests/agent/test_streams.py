@@ -387,7 +387,7 @@ def test_a_random_message_cut_at_random_reads_as_the_whole_does():
         finish = rng.choice(("stop", "length", "tool_calls"))
         usage = {"prompt_tokens": rng.randint(1, 99), "completion_tokens": 3}
         whole = read_completion({"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
-        chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in random_stream(rng, message)]
+        chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta}]} for delta in random_stream(rng, message)]
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
         chunks.append({"choices": [], "usage": usage})
         end = rng.choice((b"\n", b"\r\n", b"\r"))

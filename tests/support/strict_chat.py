@@ -78,8 +78,8 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
                     f"{where}.tool_call_id",
                     f"Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous message.",
                 )
-            waiting.pop(id, None)
-            answered.add(id)
+            waiting.pop(str(id), None)
+            answered.add(str(id))
         else:
             yield from _unanswered(waiting, where)
             waiting, answered = {}, set()
