@@ -281,21 +281,33 @@ class TestStreaming:
     @pytest.mark.parametrize(
         ("body", "why"),
         [
-            (b'data: {"error": {"message": "overloaded"}}\n\n', "the server sent {'message': 'overloaded'}"),
-            (b"data: nonsense\n\n", "the answer is not JSON"),
-            (b'data: {"choices": {"a": 1}}\n\n', "the server sent {'choices': {'a': 1}}"),
-            (b'data: {"choices": [7]}\n\n', r"the server sent {'choices': \[7\]}"),
-            (b'data: {"choices": [{"delta": {"tool_calls": [7]}}]}\n\n', "the server sent {'choices': "),
-            (b'data: {"choices": [{"delta": {"tool_calls": 7}}]}', "the server sent {'choices': "),
-            (b"data: [DONE]\n\n", "broke off before its first word"),
+            (b'data: {"error": {"message": "overloaded"}}\n\n', "no reply: .*the server sent an error .*overloaded"),
+            (b"data: nonsense\n\n", "no reply: .*the answer is not JSON"),
+            (b'data: {"choices": [{"delta": {"tool_calls": 7}}]}', "no reply: .*the server sent {'choices': "),
+            (b"data: [DONE]\n\n", "no reply: .*broke off before its first word"),
         ],
     )
     def test_an_answer_that_cannot_be_read_is_one_line(self, body: bytes, why: str):
         with chat_server(lambda *_: Reply(body=body)) as server:
-            agent = mem1.Agent(server.url, name="m")
-            with pytest.raises(UserError, match=f"^the model's answer cannot be read: .*{why}"):
+            agent = mem1.Agent(mem1.ModelServer(urls=(server.url,), model="m", tries=1))
+            with pytest.raises(UserError, match=rf"^the model(?:'s|) (?:gives )?{why}"):
                 list(agent.stream("go"))
         assert agent.messages == [] and agent.report().ending is Ending.FAILED
+
+    def test_an_error_before_the_first_text_is_asked_again_and_one_after_it_is_not(self):
+        error = b'data: {"error": {"message": "overloaded", "code": 529}}\n\n'
+        text = b'data: {"choices": [{"delta": {"content": "Os"}}]}\n\n'
+        call = b'data: {"choices": [{"delta": {"tool_calls": [{"id": "a", "function": {"name": "search"}}]}}]}\n\n'
+        good = streamed({"choices": [{"message": said("Oslo"), "finish_reason": "stop"}]})
+        bodies = [error, call + error, call, good, text + error]
+        with chat_server(lambda *_: Reply(body=bodies.pop(0))) as server:
+            agent = mem1.Agent(mem1.ModelServer(urls=(server.url,), model="m", first_wait_s=0.01), tools=[search])
+            assert list(agent.stream("go")) == ["Oslo"] and len(server.requests) == 4
+            before, steps = agent.messages, agent.stream("and?")
+            assert next(steps) == "Os"
+            with pytest.raises(UserError, match=r"^the model gives no reply: the answer broke off: .*overloaded"):
+                next(steps)
+        assert agent.messages == before and len(server.requests) == 5
 
     def test_who_stops_reading_interrupts_and_can_go_on(self):
         model = Script(calls(("search", QUERY), ("search", QUERY)), said("found"))
@@ -422,7 +434,7 @@ class TestFailures:
     )
     def test_a_reply_that_is_none_is_one_line(self, reply: Any, why: str):
         agent = mem1.Agent(Script(reply))
-        with pytest.raises(UserError, match=f"^the model's answer cannot be read: {why}"):
+        with pytest.raises(UserError, match=rf"^the model's answer cannot be read: {why}"):
             agent.run("go")
         assert agent.messages == []
 
@@ -542,7 +554,7 @@ class TestServers:
         monkeypatch.setenv("MY_KEY", "sk-abcdefghijklmnop")
         config = mem1.ModelServer(urls=("http://x/v1",), model="m", api_key_env="MY_KEY")
         servers = Servers(config, transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=Pieces())))
-        answer = servers.stream("/chat/completions", b"{}", Usage, at_most=Usage())
+        answer = servers.stream("/chat/completions", b"{}", iter, lambda _: Usage(), at_most=Usage())
         assert [next(answer) for _ in range(3)] == [b"data: sk-abcde", b"f" * 100, b"sk-abcdef"]
         with pytest.raises(EngineFailed, match="the answer repeats the API key"):
             next(answer)

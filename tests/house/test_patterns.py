@@ -50,6 +50,10 @@ NOT_FOREIGN: Mapping[str, str] = {
 }
 """Pattern, or module -> why no text of strangers reaches it."""
 LONGEST: Mapping[str, int] = {
+    "agent.refusals._REFUSING": 2_000,  # of a refusal, of which net.exchange keeps no more
+    "agent.refusals._EXTRA": 2_000,
+    "agent.refusals._KNOWN": 2_000,
+    "agent.refusals._MARK": 60,
     "bench.chat._TOO_LONG": 2_000,  # of a refusal, of which net.exchange keeps no more
     "retrieval.web.transport._META": 4_096,
     "retrieval.web.transport._KNOWN": 40,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chat_servers import Reply
+from strict_chat import refusal
 
-from mem1.messages import check
 from mem1.messages.transcript import ASK
 
 Calls = Sequence[tuple[str, str]]
@@ -18,7 +18,7 @@ Calls = Sequence[tuple[str, str]]
 
 @dataclass
 class ToolCaller:
-    """Behaves for `chat_server`: the calls of each turn in order, then the answer."""
+    """Behaves for `chat_server`: the calls of each turn in order, then the answer; refuses what OpenAI's API does."""
 
     script: Sequence[Calls]
     answer: str = "The mayor is Anne Lindboe."
@@ -30,7 +30,8 @@ class ToolCaller:
     _before: str = ""
 
     def __call__(self, body: dict[str, Any], number: int) -> Reply:
-        check(body["messages"])
+        if (refused := refusal(body, unknown=True)) is not None:
+            return refused
         if str(body["messages"][-1]["content"]).startswith(ASK):
             message = self._said(f"state {number}: nothing found so far")
         elif self.turns < len(self.script):

@@ -4,20 +4,25 @@
     chat.reply([{"role": "user", "content": "Hello"}], tools=[]).message       {"role": "assistant", "content": "Hi"}
     [*chat.stream(...)]                                                        ["H", "i", Reply(...)]
 
-What a server streams is put together again: text as it comes, calls by their index, usage from the last chunk.
+What a server streams is put together again by `mem1.agent.streams`, and read as what comes whole. What a server refuses
+of a request is left out by `mem1.agent.refusals`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import chain, count
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from mem1.engines.servers import EngineFailed, ModelServer, Servers, base_address
+from mem1.agent.refusals import Taken
+from mem1.agent.streams import completion_parts, refuse_errors
+from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
@@ -26,6 +31,13 @@ from mem1.prices import PriceClass, cost_of
 
 _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
+_READ = frozenset(("role", "content", "tool_calls", "function_call"))
+"""Keys of a reply that are read by themselves; the others are kept as they are."""
+_MOST_REFUSALS = 16
+"""Most requests in a row of which a server refuses something that is then left out."""
+Part = str | Mapping[str, Any]
+"""Text, or the whole completion at the end."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +90,10 @@ class ChatModel(Protocol):
 class ServedChat:
     """A model behind /chat/completions. Failed requests are tried again, at the next address where there are several.
 
-    `settings` go into every request beside messages and tools: temperature, max_tokens, reasoning_effort, ... The limit
-    of `server` counts a request before it is sent by the provider's tokens so far, and by max_tokens; so does
-    `spending`, kept together with others, which gets the money that requests cost by `prices`.
+    `settings` go into every request beside messages and tools: temperature, max_tokens, reasoning_effort, ... One that
+    is None is left out, and turns off what is sent otherwise: {"stream_options": None}. The limit of `server` counts a
+    request before it is sent by the provider's tokens so far, and by max_tokens; so does `spending`, kept together with
+    others, which gets the money that requests cost by `prices`.
     """
 
     def __init__(
@@ -93,9 +106,12 @@ class ServedChat:
     ) -> None:
         """Connects with the first request. Raises UserError where the key is missing."""
         self.settings = dict(settings or {})
-        if taken := sorted({"messages", "model", "stream", "stream_options", "tools"} & self.settings.keys()):
-            raise UserError(f"settings must not hold {', '.join(taken)}: the agent fills them")
+        filled = {"messages", "model", "tools"} & self.settings.keys()
+        filled |= {"stream"} if self.settings.get("stream") is not None else set()
+        if filled:
+            raise UserError(f"settings must not hold {', '.join(sorted(filled))}: the agent fills them")
         self._server, self._prices = server, prices
+        self._taken = Taken(server.urls[0], self.settings)
         self._servers = Servers(server, spending=spending)
         self._tokens_per_byte = 0.25
 
@@ -114,45 +130,70 @@ class ServedChat:
     ) -> tuple[Mapping[str, Any], Usage]:
         """The whole chat completion, as the server sent it, and what it used. Raises as `Servers.ask` does."""
 
-        def read(answer: bytes) -> tuple[tuple[Mapping[str, Any], Usage], Usage]:
-            completion = read_json(answer)
-            if not isinstance(completion, Mapping) or "choices" not in completion:
-                raise ValueError(f"the answer is no chat completion: {shown(completion)}")
-            used = self._used(body, _counted(completion.get("usage")), at_most)
-            return (completion, used), used
+        def ask(body: bytes, at_most: Usage, within_s: float | None) -> tuple[Mapping[str, Any], Usage]:
+            def read(answer: bytes) -> tuple[tuple[Mapping[str, Any], Usage], Usage]:
+                completion = read_json(answer)
+                refuse_errors(completion)
+                if "choices" not in completion:
+                    raise ValueError(f"the answer is no chat completion: {shown(completion)}")
+                used = self._used(body, completion, at_most)
+                return (completion, used), used
 
-        body = self._body(messages, tools)
-        at_most = self._at_most(body)
-        return self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s)
+            return self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s)
+
+        return self._accepted({"messages": list(messages), "tools": list(tools) or None}, ask, within_s)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
     ) -> Iterator[str | Reply]:
-        body = self._body(messages, tools, stream=True, stream_options={"include_usage": True})
-        assembled, at_most = _Assembled(), self._at_most(body)
+        def ask(body: bytes, at_most: Usage, within_s: float | None) -> tuple[Part, Iterator[Part]]:
+            def used(last: Part | None) -> Usage:
+                return self._used(body, last if isinstance(last, Mapping) else {}, at_most)
 
-        def used() -> Usage:
-            return self._used(body, assembled.counted, at_most)
+            parts = self._servers.stream(_PATH, body, completion_parts, used, at_most=at_most, within_s=within_s)
+            return next(parts), parts
 
+        request = {"messages": list(messages), "tools": list(tools) or None}
+        request |= {"stream": True, "stream_options": {"include_usage": True}}
         with _explained():
-            for data in _events(self._servers.stream(_PATH, body, used, at_most=at_most, within_s=within_s)):
-                yield from assembled.add(read_json(data))
-            yield assembled.reply()
+            first, parts = self._accepted(request, ask, within_s)
+            for part in chain((first,), parts):
+                yield part if isinstance(part, str) else read_completion(part)
 
     def close(self) -> None:
         """End the connections."""
         self._servers.close()
 
-    def _body(self, messages: Sequence[Message], tools: Sequence[Message], **more: Any) -> bytes:
-        given = {"tools": list(tools)} if tools else {}
-        request = {"model": self._server.model, "messages": list(messages), **given, **self.settings, **more}
-        return json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")
+    def _accepted(
+        self,
+        request: Mapping[str, Any],
+        ask: Callable[[bytes, Usage, float | None], T],
+        within_s: float | None,
+    ) -> T:
+        """What `ask` makes of (body, most that it uses, seconds left), without what the server refuses of the request.
 
-    def _at_most(self, body: bytes) -> Usage:
-        most = self.settings.get("max_tokens", self.settings.get("max_completion_tokens"))
+        Raises as `ask` does.
+        """
+        whole = {"model": self._server.model, **request, **self.settings}
+        ends = None if within_s is None else time.monotonic() + within_s
+        for refusals in count(1):
+            sent = self._taken.part(whole)
+            body = json.dumps(sent, ensure_ascii=False).encode("utf-8", "replace")
+            left_s = None if ends is None else max(0.0, ends - time.monotonic())
+            try:
+                return ask(body, self._at_most(sent, body), left_s)
+            except Refused as refused:
+                if refusals == _MOST_REFUSALS:
+                    raise
+                self._taken.learn(sent, refused)
+        raise AssertionError("count() ends")
+
+    def _at_most(self, sent: Mapping[str, Any], body: bytes) -> Usage:
+        most = sent.get("max_tokens", sent.get("max_completion_tokens"))
         return self._usage(math.ceil(len(body) * self._tokens_per_byte), 0, whole_number(most, most=_MOST_TOKENS) or 0)
 
-    def _used(self, body: bytes, counted: Counted | None, at_most: Usage) -> Usage:
+    def _used(self, body: bytes, completion: Mapping[str, Any], at_most: Usage) -> Usage:
+        counted = _counted(completion.get("usage"))
         if counted is None:
             return at_most
         self._tokens_per_byte = max(self._tokens_per_byte, counted.prompt / len(body))
@@ -219,19 +260,24 @@ def read_completion(value: Any) -> Reply:
             message = None
     if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
         raise ValueError(f"the reply has no message of an assistant: {shown(value)}")
-    calls = message.get("tool_calls") or []
+    calls = message.get("tool_calls") or _deprecated(message.get("function_call"))
     if not isinstance(calls, Sequence) or not all(isinstance(call, Mapping) for call in calls):
         raise ValueError(f"the reply's tool_calls are {shown(calls)}, not a list of calls")
     content = message.get("content")
     parts = [] if content is None or isinstance(content, str) else content
     if not isinstance(parts, Sequence) or not all(isinstance(part, Mapping) for part in parts):
         raise ValueError(f"the reply's content is {shown(content)}, neither text nor a list of parts")
-    rest = {key: part for key, part in message.items() if part and key not in ("role", "content", "tool_calls")}
+    rest = {key: part for key, part in message.items() if part and key not in _READ}
     whole = {"role": "assistant", "content": content or None, **rest}
     called = _called(calls)
     if called:
         whole["tool_calls"] = [_kept(call, raw) for call, raw in zip(called, calls, strict=True)]
     return Reply(message=whole, calls=called, cut=cut, counted=_counted(completion.get("usage")))
+
+
+def _deprecated(call: Any) -> list[Mapping[str, Any]]:
+    """The call of a server that still writes the one function_call of earlier protocols."""
+    return [{"function": call}] if isinstance(call, Mapping) and call.get("name") else []
 
 
 def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
@@ -255,9 +301,15 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         sound = False
     function = raw.get("function")
-    extras = function if isinstance(function, Mapping) else {}
-    named = {**extras, "name": call.name, "arguments": call.arguments if sound else "{}"}
-    return {**raw, "id": call.id, "type": "function", "function": named}
+    extras = function.items() if isinstance(function, Mapping) else ()
+    named = {
+        **{key: part for key, part in extras if part},
+        "name": call.name,
+        "arguments": call.arguments if sound else "{}",
+    }
+    # its index belongs to the stream, and strict servers refuse it
+    rest = {key: part for key, part in raw.items() if part and key != "index"}
+    return {**rest, "id": call.id, "type": "function", "function": named}
 
 
 def _counted(usage: Any) -> Counted | None:
@@ -290,86 +342,3 @@ def _only_model(server: ModelServer) -> str:
     if len(names) != 1:
         raise UserError(f"give the model's name; {server.urls[0]} serves {', '.join(names) or 'none'}")
     return names[0]
-
-
-def _events(answer: Iterable[bytes]) -> Iterator[bytes]:
-    """The data of server-sent events; the whole body of a server that does not stream."""
-    left, plain = bytearray(), list[bytes]()
-    for piece in answer:
-        left += piece
-        if b"\n" not in piece:
-            continue
-        *lines, left = left.split(b"\n")
-        for line in map(bytes, lines):
-            if line.startswith(b"data:"):
-                if (data := line[5:].strip()) != b"[DONE]":
-                    yield data
-            elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                plain.append(line)
-    if left.startswith(b"data:"):
-        if left[5:].strip() != b"[DONE]":
-            yield bytes(left[5:])
-    elif left or plain:
-        yield b"\n".join([*plain, left])
-
-
-class _Assembled:
-    """A reply put together from its chunks."""
-
-    def __init__(self) -> None:
-        self._message: dict[str, Any] = {}
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._usage: Any = None
-        self._finish: str | None = None
-        self._whole: Mapping[str, Any] | None = None
-        """A completion that came in one piece."""
-
-    @property
-    def counted(self) -> Counted | None:
-        return _counted(self._usage)
-
-    def add(self, chunk: Any) -> Iterator[str]:
-        """The text in a chunk. Raises ValueError for an error in its place."""
-        if not isinstance(chunk, Mapping) or "error" in chunk:
-            raise ValueError(f"the server sent {shown(chunk['error'] if isinstance(chunk, Mapping) else chunk)}")
-        self._usage = chunk.get("usage") or self._usage
-        try:
-            yield from self._add(chunk)
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"the server sent {shown(chunk)}") from error
-
-    def _add(self, chunk: Mapping[str, Any]) -> Iterator[str]:
-        for choice in (chunk.get("choices") or ())[:1]:
-            self._finish = choice.get("finish_reason") or self._finish
-            if "message" in choice:
-                self._whole = chunk
-            delta = choice.get("delta") or choice.get("message") or {}
-            for key, part in delta.items():
-                if key == "tool_calls":
-                    self._add_calls(part or ())
-                elif key != "role" and isinstance(part, str):
-                    self._message[key] = self._message.get(key, "") + part
-            if isinstance(delta.get("content"), str) and delta["content"]:
-                yield delta["content"]
-
-    def _add_calls(self, parts: Iterable[Mapping[str, Any]]) -> None:
-        for number, part in enumerate(parts):
-            index = part.get("index")
-            call = self._calls.setdefault(index if isinstance(index, int) else number, {"function": {}})
-            call |= {key: value for key, value in part.items() if value and key not in ("index", "function")}
-            for key, value in (part.get("function") or {}).items():
-                if key == "arguments" and isinstance(value, str):
-                    call["function"][key] = call["function"].get(key, "") + value
-                elif value:
-                    call["function"][key] = value
-
-    def reply(self) -> Reply:
-        """The whole. Raises ValueError where it is none."""
-        if self._whole is not None:
-            return read_completion(self._whole)
-        calls = [self._calls[index] for index in sorted(self._calls)]
-        message = {**self._message, **({"tool_calls": calls} if calls else {})}
-        choice = {"message": message, "finish_reason": self._finish}
-        if self._finish is None and not message:
-            raise ValueError("it broke off before its first word")
-        return read_completion({"choices": [choice], "usage": self._usage})

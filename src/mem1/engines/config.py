@@ -11,14 +11,15 @@ Without the section the model runs in this process. Training samples through [ro
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName, Made, made_by
-from mem1.engines.servers import ModelServer
+from mem1.engines.servers import ModelServer, may_be_secret
 from mem1.errors import UserError
 from mem1.registry import register
 
@@ -86,6 +87,16 @@ class ServedModel(ModelServer, EngineConfig):
     tokenizer: str | None = None
     """Tokenizer of the served model, to count and cut tokens: a folder, a Hugging Face id, or "stand-in",
     which counts with another model's. None: that of model.path."""
+
+    @field_validator("headers")
+    @classmethod
+    def _secrets_stay_outside(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        if held := next((n for n, value in headers.items() if may_be_secret(n) and "$" not in value), None):
+            raise UserError(
+                f"headers: the value of {held} would be written into every run; put it into an environment variable, "
+                'and name that: "$NAME"'
+            )
+        return headers
 
     def remote_engine(self, model: str | None) -> tuple[ServedModel, str]:
         """Raises UserError where neither this section nor [model] names the model."""

@@ -8,11 +8,11 @@ the last try it raises EngineFailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _LARGEST_ANSWER = 16 << 20
 """Bytes; a thousand tokens with log-probabilities are about 100,000."""
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_SECRET = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token|^sig$", re.IGNORECASE)
+"""Names of what may hold a key."""
 _ESCAPED = 8
 """Most characters that one of a key becomes in an answer that repeats it escaped."""
 T = TypeVar("T")
@@ -39,6 +43,11 @@ class EngineFailed(Exception):
 
 class Refused(EngineFailed):
     """Every server refused permanently: another try would fail alike."""
+
+    def __init__(self, why: str, *, status: int | None = None, detail: str = "") -> None:
+        super().__init__(why)
+        self.status, self.detail = status, detail
+        """HTTP status, and the server's own words; untrusted."""
 
 
 class ModelServer(Config):
@@ -52,6 +61,10 @@ class ModelServer(Config):
     """completions or chat; auto: completions where the server has them; package.module:Name: a dialect of your own."""
     api_key_env: str | None = None
     """Environment variable with the API key; None: no key is sent."""
+    headers: Mapping[str, str] = {}
+    """Sent with every request beside the key; $NAME in a value is the environment variable NAME. Never shown."""
+    query: Mapping[str, str] = {}
+    """Parameters after the ? of every address, such as {"api-version": "2024-10-21"}."""
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Most requests under way at the same time."""
     tries: int = Field(default=6, ge=1)
@@ -72,11 +85,56 @@ class ModelServer(Config):
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(base_address, urls))
 
+    @field_validator("headers")
+    @classmethod
+    def _lines(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in headers.items():
+            if not _HEADER.fullmatch(name):
+                raise UserError(f"headers: {name!r} cannot be the name of a header")
+            if not (value.isascii() and value.isprintable()):
+                raise UserError(f"headers: the value of {name} contains characters that no header has; give another")
+        return headers
+
+    @field_validator("query")
+    @classmethod
+    def _open(cls, query: Mapping[str, str]) -> Mapping[str, str]:
+        if secret := next((name for name in query if may_be_secret(name)), None):
+            raise UserError(
+                f"query: {secret} would put a key into addresses, which servers and proxies log; send it as a header, "
+                'headers = {"..." = "$NAME"}'
+            )
+        return query
+
     @field_validator("endpoint")
     @classmethod
     def _known(cls, endpoint: str) -> str:
         dialects(endpoint)
         return endpoint
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, dict.fromkeys(value, "***") if name == "headers" else value
+
+    def sent_headers(self) -> dict[str, str]:
+        """The headers by name in lower case, with the key. Raises UserError where a variable is missing."""
+        sent = {"content-type": "application/json"}
+        if (key := api_key(self.api_key_env)) is not None:
+            sent["authorization"] = f"Bearer {key}"
+        for name, value in self.headers.items():
+            sent[name.lower()] = _VARIABLE.sub(lambda found: api_key(found[1]) or "", value)
+        return sent
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no answer may repeat: the key, and headers that may hold one."""
+        sent = self.sent_headers()
+        own = [name.lower() for name, value in self.headers.items() if "$" in value or may_be_secret(name)]
+        return tuple(sent[name].removeprefix("Bearer ") for name in {"authorization", *own} if name in sent)
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether a header or a parameter of this name may hold a key."""
+    return bool(_SECRET.search(name))
 
 
 def base_address(url: str) -> str:
@@ -84,7 +142,7 @@ def base_address(url: str) -> str:
     if any(mark in url for mark in "@?#"):
         raise UserError(
             "the address of a model server contains a user name, a password or a query, which would be written into "
-            "every run; leave it out, and pass a key with engine.api_key_env"
+            "every run; leave it out, pass a key with engine.api_key_env, and an API version with engine.query"
         )
     if not is_http(url):
         raise UserError(f"{url!r} is not the address of a model server; write it as http://127.0.0.1:8000/v1")
@@ -117,7 +175,8 @@ class Servers:
         from mem1.net.transport import Client
 
         self._config, self._clock = config, clock
-        self._key = api_key(config.api_key_env)
+        self._secrets = config.secrets
+        self._query = f"?{urlencode(config.query)}" if config.query else ""
         self._addresses = addresses or Addresses(config.urls, now=clock.now)
         self._retry = Retry(
             tries=config.tries,
@@ -127,12 +186,9 @@ class Servers:
             clock=clock,
         )
         self.spending = Spending(config.limit) if spending is None else spending
-        headers = {"content-type": "application/json"}
-        if self._key is not None:
-            headers["authorization"] = f"Bearer {self._key}"
         # proxies for the open web do not reach a server of your own
         hosted = all(url.startswith("https:") for url in config.urls)
-        self._client = Client(config.concurrency, headers, proxies=hosted, transport=transport)
+        self._client = Client(config.concurrency, config.sent_headers(), proxies=hosted, transport=transport)
 
     def ask(
         self,
@@ -152,44 +208,65 @@ class Servers:
         return self._first(lambda url: self._try(url, body, read, at_most, method, timeout_s), path, within_s)
 
     def stream(
-        self, path: str, body: bytes, used: Callable[[], Usage], *, at_most: Usage, within_s: float | None = None
-    ) -> Iterator[bytes]:
-        """The body of the first answer that begins, as it comes; `used` is asked at its end.
+        self,
+        path: str,
+        body: bytes,
+        read: Callable[[Iterator[bytes]], Iterator[T]],
+        used: Callable[[T | None], Usage],
+        *,
+        at_most: Usage,
+        within_s: float | None = None,
+    ) -> Iterator[T]:
+        """What `read` makes of the first answer whose first part it can read, as it comes.
 
+        `read` raises TryFailed for a bad answer; `used` is asked at the end, with the last part.
         Raises as `ask` does, and EngineFailed where an answer breaks off: what has come cannot be taken back.
         """
 
-        def begun(url: str) -> Iterator[bytes]:
+        def begun(url: str) -> tuple[T, Iterator[T]]:
             self.spending.claim(at_most)
             spent: Usage | None = at_most
             try:
                 answer = pieces(
-                    self._client, url, body, timeout_s=timeout_s, now=self._clock.now, largest=_LARGEST_ANSWER
+                    self._client,
+                    url + self._query,
+                    body,
+                    timeout_s=timeout_s,
+                    now=self._clock.now,
+                    largest=_LARGEST_ANSWER,
                 )
-                first = next(answer, b"")
-                spent = None
-                return chain((first,), answer)
+                parts = iter(read(self._without_secrets(answer)))
+                for first in parts:
+                    spent = None
+                    return first, parts
+                raise TryFailed("the answer is empty")
             except TryFailed as failure:
                 spent = at_most if failure.worked else Usage()
-                raise _quoted(failure) from failure
+                raise failure.named(failure.quoted) from failure
             finally:
                 if spent is not None:
                     self.spending.settle(at_most, spent)
 
         timeout_s = self._timeout_s(within_s)
-        answer = self._first(begun, path, within_s)
-        seen = ""  # a key may lie in two pieces
+        last, parts = self._first(begun, path, within_s)
         try:
-            for piece in answer:
-                if self._key:
-                    seen = seen[-_ESCAPED * len(self._key) :] + piece.decode("utf-8", "replace")
-                    if repeats(seen, self._key):
-                        raise EngineFailed("the answer repeats the API key")
-                yield piece
+            yield last
+            for last in parts:
+                yield last
         except TryFailed as failure:
             raise EngineFailed(f"the answer broke off: {failure.quoted}") from failure
         finally:
-            self.spending.settle(at_most, used())
+            self.spending.settle(at_most, used(last))
+
+    def _without_secrets(self, answer: Iterator[bytes]) -> Iterator[bytes]:
+        """The pieces of an answer. Raises TryFailed where it repeats a key, which may lie in two of them."""
+        seen, longest = "", max(map(len, self._secrets), default=0)
+        for piece in answer:
+            if longest:
+                seen = seen[-_ESCAPED * longest :] + piece.decode("utf-8", "replace")
+                if any(repeats(seen, secret) for secret in self._secrets):
+                    raise TryFailed("the answer repeats the API key")
+            yield piece
 
     def close(self) -> None:
         """Close the connections."""
@@ -203,7 +280,9 @@ class Servers:
         try:
             return retry(lambda: self._addresses.first_answer(ask, path=path))
         except TryFailed as failure:
-            raise (Refused if failure.for_good else EngineFailed)(str(failure)) from failure
+            if failure.for_good:
+                raise Refused(str(failure), status=failure.status, detail=failure.detail) from failure
+            raise EngineFailed(str(failure)) from failure
 
     def _try(
         self,
@@ -219,23 +298,20 @@ class Servers:
         try:
             data = exchange(
                 self._client,
-                url,
+                url + self._query,
                 body,
                 timeout_s=timeout_s,
                 now=self._clock.now,
                 largest=_LARGEST_ANSWER,
                 method=method,
             )
-            if repeats(data.decode("utf-8", "replace"), self._key):
+            text = data.decode("utf-8", "replace")
+            if any(repeats(text, secret) for secret in self._secrets):
                 raise TryFailed("the answer repeats the API key")
             answer, used = read(data)
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
-            raise _quoted(failure) from failure
+            raise failure.named(failure.quoted) from failure
         finally:
             self.spending.settle(at_most, used)
-
-
-def _quoted(failure: TryFailed) -> TryFailed:
-    return TryFailed(failure.quoted, wait_s=failure.wait_s, for_good=failure.for_good)

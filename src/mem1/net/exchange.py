@@ -22,7 +22,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,8 @@ _LONGEST_REFUSAL = 2000
 """Bytes of a refusal's body that are kept."""
 _SHOWN = 300
 """Most characters of a message."""
+_USUAL = frozenset(("accept", "accept-encoding", "authorization", "connection", "content-type", "host", "user-agent"))
+"""Headers that are no secrets, and the one that is read by itself."""
 _PASSING = (408, 429)
 """Statuses after which another try makes sense; any other 3xx or 4xx is for good."""
 
@@ -141,12 +143,23 @@ class TryFailed(Exception):
         self.status = status
         """HTTP status of a refusal; None: there was no complete answer."""
         self.detail = detail
-        """Beginning of a refusal's body, on one line; untrusted."""
+        """Beginning of a refusal's body, on one line of at most 2,000 characters; untrusted."""
 
     @property
     def quoted(self) -> str:
         """The message, followed by the server's own words where it sent any."""
-        return f"{self} ({self.detail})" if self.detail else str(self)
+        return f"{self} ({one_line(self.detail)})" if self.detail else str(self)
+
+    def named(self, why: str) -> TryFailed:
+        """The same failure with another message."""
+        return TryFailed(
+            why,
+            wait_s=self.wait_s,
+            for_good=self.for_good,
+            worked=self.worked,
+            status=self.status,
+            detail=self.detail,
+        )
 
 
 def exchange(
@@ -163,7 +176,8 @@ def exchange(
     """The answer's body. Raises TryFailed for anything but a complete 200 within the time and `largest` bytes.
 
     `connect_s` limits the wait for a connection: a machine that is switched off does not refuse, it stays silent. The
-    message never contains the bearer token that `client` sends, in whatever form a server repeats it.
+    message never contains the bearer token that `client` sends, nor a header of its own, in whatever form a server
+    repeats them.
     """
     received = pieces(
         client, url, body, timeout_s=timeout_s, now=now, largest=largest, method=method, connect_s=connect_s
@@ -185,14 +199,14 @@ def pieces(
     """The answer's body as it comes. Raises TryFailed as `exchange` does, at the latest at its end."""
     import httpx
 
-    key = client.headers.get("authorization", "").removeprefix("Bearer ")
+    keys = _sent_keys(client.headers)
     ends, largest = now() + timeout_s, _LARGEST_ANSWER if largest is None else largest
     size, patience = 0, httpx.Timeout(timeout_s, connect=min(connect_s, timeout_s))
     try:
         with client.stream(method, url, content=body or None, timeout=patience) as response:
             if response.status_code != 200:
                 # only the first piece of its body: the rest may come byte by byte
-                raise _refusal(response, next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL], key)
+                raise _refusal(response, next(response.iter_bytes(), b"")[:_LONGEST_REFUSAL], keys)
             for piece in response.iter_bytes():
                 size += len(piece)
                 # httpx limits the time of each piece: a server that sends byte by byte would never end
@@ -203,23 +217,35 @@ def pieces(
                 yield piece
     except httpx.HTTPError as error:
         unreached = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-        raise TryFailed(redact(str(error), key) or type(error).__name__, worked=not unreached) from error
+        raise TryFailed(_redacted(str(error), keys) or type(error).__name__, worked=not unreached) from error
 
 
-def _refusal(response: httpx.Response | Answer, beginning: bytes, key: str) -> TryFailed:
+def _sent_keys(headers: httpx.Headers) -> list[str]:
+    """What the headers hold that may be secret: a key, and values of a user's own that are long enough for one."""
+    own = [value for name, value in headers.items() if name not in _USUAL and len(_bare(value)) >= _SECRET]
+    return [headers.get("authorization", "").removeprefix("Bearer "), *own]
+
+
+def _redacted(text: str, keys: Sequence[str]) -> str:
+    for key in keys:
+        text = redact(text, key)
+    return text
+
+
+def _refusal(response: httpx.Response | Answer, beginning: bytes, keys: Sequence[str]) -> TryFailed:
     status = response.status_code
     passing = status >= 500 or status in _PASSING
-    where = f" to {redact(response.headers['location'], key)}" if "location" in response.headers else ""
+    where = f" to {_redacted(response.headers['location'], keys)}" if "location" in response.headers else ""
     wait_s = retry_after(response.headers.get("retry-after")) if passing else None
-    why = one_line(f"status {status} {redact(response.reason_phrase, key)}{where}")
-    detail = one_line(redact(beginning.decode("utf-8", "replace"), key))
+    why = one_line(f"status {status} {_redacted(response.reason_phrase, keys)}{where}")
+    detail = one_line(_redacted(beginning.decode("utf-8", "replace"), keys), most=_LONGEST_REFUSAL)
     return TryFailed(why, wait_s=wait_s or 0.0, for_good=not passing, worked=False, status=status, detail=detail)
 
 
-def one_line(text: str) -> str:
-    """The text on one line of at most _SHOWN characters, without control characters."""
-    beginning = text[: 8 * _SHOWN]  # the rest of a long text is not looked at
-    return " ".join("".join(c if c.isprintable() else " " for c in beginning).split())[:_SHOWN]
+def one_line(text: str, *, most: int = _SHOWN) -> str:
+    """The text on one line of at most `most` characters, without control characters."""
+    beginning = text[: 8 * most]  # the rest of a long text is not looked at
+    return " ".join("".join(c if c.isprintable() else " " for c in beginning).split())[:most]
 
 
 def retry_after(value: str | None) -> float | None:

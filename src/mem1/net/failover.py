@@ -105,7 +105,8 @@ class Addresses:
         """The result of `ask(address + path)` for the first address that answers.
 
         An `ask` that raises ValueError or RecursionError got an answer that cannot be read, and failed as well.
-        Raises TryFailed naming all failures, which is for good only where every address has failed for good.
+        Raises TryFailed naming all failures, which is for good only where every address has failed for good; status and
+        detail are those of the first refusal.
         """
         failures: list[TryFailed] = []
         for url in self.order():
@@ -115,14 +116,17 @@ class Addresses:
             except (TryFailed, ValueError, RecursionError) as error:
                 failure = error if isinstance(error, TryFailed) else TryFailed(str(error))
                 self.failed(url, rest_s=failure.wait_s)
-                failures.append(TryFailed(f"{url}{path}: {failure}", wait_s=failure.wait_s, for_good=failure.for_good))
+                failures.append(failure.named(f"{url}{path}: {failure}"))
             else:
                 self.answered(url)
                 return answer
+        refusal = next((failure for failure in failures if failure.status is not None), None)
         raise TryFailed(
             "; ".join(map(str, failures)) or "there is no server to ask",
             wait_s=min((failure.wait_s for failure in failures), default=0.0),
             for_good=bool(failures) and all(failure.for_good for failure in failures),
+            status=None if refusal is None else refusal.status,
+            detail="" if refusal is None else refusal.detail,
         )
 
     def order(self) -> list[str]:
