@@ -124,7 +124,7 @@ def assemble(
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
-                    part = Exchange(part.said, part.calls, results, part.envelope)
+                    part = part._replace(results=results)
             kept.append(part)
             continue
         left_out += part.results
@@ -235,9 +235,9 @@ def _results(
             if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
                 place = place or place_of(result, form)
                 short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
-        if place is not None and short is not content:
-            put_in_place(result, short, place.handle, gone=stay is not Retention.WHOLE)
-            result = form.with_content(result, short)
+        if place is not None and short is not content and (other := form.with_content(result, short)) is not result:
+            result = other
+            put_in_place(result, form.content_of(result), place.handle, gone=stay is not Retention.WHOLE)
         shown.append(result)
     changed = any(new is not old for new, old in zip(reversed(shown), exchange.results, strict=True))
     return tuple(reversed(shown)) if changed else exchange.results
