@@ -32,6 +32,7 @@ from mem1.messages.transcript import (
     Result,
     Transcript,
     User,
+    begins_with_thoughts,
     images,
     is_state,
     said,
@@ -103,7 +104,7 @@ def assemble(
 
     `shown`: results as an earlier call of the same parts showed them, by exchange, stay and images; it gets these.
     """
-    stays = selected.stays
+    stays = _with_thoughts(parts, selected.stays)
     lines = [] if state is None else [_OWN_TAG.sub("(", cut_state(state, bounds, selected.state_limit))]
     pictures: list[str] = []
     left_out: list[Result] = []
@@ -178,6 +179,19 @@ def _split(message: Message, added: Added) -> tuple[Message | None, str | None]:
     state = None if added.state is None else last[end - added.state : end]
     own = content[: added.own]
     return (None if own == "" else {**message, "content": own}), state
+
+
+def _with_thoughts(parts: Sequence[Part], stays: Mapping[int, Retention]) -> Mapping[int, Retention]:
+    """What stays, where the turn that is not over begins with thoughts: Anthropic refuses one that has lost them, so
+    the nearest exchange before that has some stays, too, without its results."""
+    since = 1 + max((at for at, part in enumerate(parts) if isinstance(part, User)), default=-1)
+    loop = [(at, part) for at, part in enumerate(parts[since:], since) if isinstance(part, Exchange)]
+    dropped = (Retention.NOTES, Retention.NOTHING)
+    first = next((number for number, (at, _) in enumerate(loop) if stays[at] not in dropped), 0)
+    if not loop or begins_with_thoughts(loop[first][1]):
+        return stays
+    needed = next((at for at, part in reversed(loop[:first]) if begins_with_thoughts(part)), None)
+    return stays if needed is None else {**stays, needed: Retention.MASKED}
 
 
 def _with_block(

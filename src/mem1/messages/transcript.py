@@ -28,6 +28,7 @@ ASK = "Write your memory now."
 """How a request for a state begins, in the user's role."""
 PLACE = "mem1_place"
 """Key of a message's place among a framework's own messages."""
+_THOUGHTS = ("thinking", "redacted_thinking")
 NO_RESULT = "error: this call was never answered"
 
 
@@ -142,6 +143,12 @@ def said(exchange: Exchange) -> str:
     """The text that the model wrote beside its calls, without thoughts."""
     spoken = (texts(message.get("content")) for message in exchange.said if message.get("type") != "reasoning")
     return "\n".join(text for text in spoken if text)
+
+
+def begins_with_thoughts(exchange: Exchange) -> bool:
+    """Whether the model's turn begins with a block of signed thoughts."""
+    content = exchange.said[0].get("content")
+    return bool(content) and not isinstance(content, str) and content[0].get("type") in _THOUGHTS
 
 
 def images(content: Content) -> int:
