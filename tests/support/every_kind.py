@@ -25,7 +25,9 @@ def form_named(kind: str) -> str:
 
 def random_steps(random: Random, kind: str, turns: int = 7) -> list[Messages]:
     """A conversation that its provider accepts after each step."""
-    return {"chat": _Chat, "gemini": _Gemini, "responses": _Responses, "anthropic": _Anthropic}[kind](random).steps(turns)
+    return {"chat": _Chat, "gemini": _Gemini, "responses": _Responses, "anthropic": _Anthropic}[kind](random).steps(
+        turns
+    )
 
 
 def pairs_of(messages: Sequence[Any], kind: str) -> tuple[set[str], set[str]]:
@@ -168,7 +170,13 @@ class _Responses(_Drawn):
             shot = {"type": "computer_screenshot", "image_url": PIXEL}
             safety = {"pending_safety_checks": [], "status": "completed"}
             return (
-                {"type": "computer_call", "id": self.id("cu"), "call_id": id, "action": {"type": "screenshot"}, **safety},
+                {
+                    "type": "computer_call",
+                    "id": self.id("cu"),
+                    "call_id": id,
+                    "action": {"type": "screenshot"},
+                    **safety,
+                },
                 {"type": "computer_call_output", "call_id": id, "output": shot},
             )
         if kind == "shell":
@@ -180,7 +188,13 @@ class _Responses(_Drawn):
         if kind == "local":
             action = {"type": "exec", "command": ["ls"], "env": {}}
             return (
-                {"type": "local_shell_call", "id": self.id("l"), "call_id": id, "action": action, "status": "completed"},
+                {
+                    "type": "local_shell_call",
+                    "id": self.id("l"),
+                    "call_id": id,
+                    "action": action,
+                    "status": "completed",
+                },
                 {"type": "local_shell_call_output", "id": id, "output": self.long()},
             )
         if kind == "patch":
@@ -239,13 +253,21 @@ class _Responses(_Drawn):
             id = self.id("mcpr")
             asked = {"type": "mcp_approval_request", "id": id, "server_label": "s", "name": "n", "arguments": "{}"}
             given = {"type": "mcp_approval_response", "approval_request_id": id, "approve": True}
-            done = {"type": "mcp_call", "id": self.id("mcp"), "approval_request_id": id, "server_label": "s", "name": "n"}
+            done = {
+                "type": "mcp_call",
+                "id": self.id("mcp"),
+                "approval_request_id": id,
+                "server_label": "s",
+                "name": "n",
+            }
             done |= {"arguments": "{}", "output": self.text()}
             return [[*thought, asked, given], [done, *self.reasoning(), self.message()]]
         if kind == "program":
             id = self.id("prog")
             caller = {"caller": {"type": "program", "caller_id": id}}
-            steps: list[Messages] = [[{"type": "program", "id": self.id("p"), "call_id": id, "code": "", "fingerprint": "f"}]]
+            steps: list[Messages] = [
+                [{"type": "program", "id": self.id("p"), "call_id": id, "code": "", "fingerprint": "f"}]
+            ]
             for _ in range(self.random.randint(1, 2)):
                 call = {"type": "function_call", "call_id": self.id("call"), "name": "f", "arguments": "{}", **caller}
                 output = {"type": "function_call_output", "call_id": call["call_id"], "output": self.long(), **caller}
@@ -318,7 +340,12 @@ class _Anthropic(_Drawn):
             return [[paused], [{"role": "assistant", "content": [*self.server_pair(), text]}]]
         if kind == "mixed":
             use, found = self.server_pair()
-            steps = [[{"role": "assistant", "content": [*blocks, use, *uses]}, {"role": "user", "content": self.results(uses)}]]
+            steps = [
+                [
+                    {"role": "assistant", "content": [*blocks, use, *uses]},
+                    {"role": "user", "content": self.results(uses)},
+                ]
+            ]
             return [*steps, [{"role": "assistant", "content": [found, text]}]]
         results = self.results(uses)
         if self.chance(0.2):

@@ -149,7 +149,9 @@ def _screenshot(item: Message) -> bool:
     output = item.get("output")
     if not isinstance(output, Mapping) or output.get("type") != "computer_screenshot":
         return False
-    return bool(output.get("file_id")) or str(output.get("image_url")).startswith(("data:image/", "https://", "http://"))
+    return bool(output.get("file_id")) or str(output.get("image_url")).startswith(
+        ("data:image/", "https://", "http://")
+    )
 
 
 def _chunks(item: Message) -> bool:
@@ -223,8 +225,8 @@ def _anthropic(messages: Sequence[Message], waiting: bool) -> None:
                 elif block["type"].endswith("_tool_result"):
                     # "Each `..._tool_result` block must have a corresponding `server_tool_use` block before it"
                     _require(
-                        block["tool_use_id"] in server_calls, f"messages[{at}] answers {block['tool_use_id']!r}, which "
-                        "the server was never asked"
+                        block["tool_use_id"] in server_calls,
+                        f"messages[{at}] answers {block['tool_use_id']!r}, which the server was never asked",
                     )
         else:
             _require(role == "user", f"messages[{at}] has the role {role!r}")

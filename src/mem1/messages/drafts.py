@@ -51,7 +51,9 @@ class Draft:
         step.said.append(message)
         for call in calls:
             if call.id in self.ids:
-                raise UserError(f"messages[{at}]: two calls have the id {call.id!r}; every call of a turn needs its own")
+                raise UserError(
+                    f"messages[{at}]: two calls have the id {call.id!r}; every call of a turn needs its own"
+                )
             self.ids.add(call.id)
             step.calls.append(call)
 
