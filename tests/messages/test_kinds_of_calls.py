@@ -1,4 +1,4 @@
-"""Each kind of call by hand: the shape of what is shortened, dropped, recalled or made up, and the order of the parts."""
+"""Each kind of call by hand: the shape of what is shortened, dropped, recalled or made up, and the order of parts."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_functions_from_before_there_were_tools_are_exchanges_too():
     messages = [TASK, called("f"), answer, called("g"), LATER]
     shown = fold(messages)
     assert shown == [*messages[:4], {"role": "function", "name": "g", "content": NO_RESULT}, LATER]
-    assert fold(messages[:3] + [chat("a"), tool("a")], "archive(1)")[2]["content"].startswith(PLACE)
+    assert fold([*messages[:3], chat("a"), tool("a")], "archive(1)")[2]["content"].startswith(PLACE)
     check(shown)
 
 

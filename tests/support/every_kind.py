@@ -39,9 +39,8 @@ def pairs_of(messages: Sequence[Any], kind: str) -> tuple[set[str], set[str]]:
             id = message.get("call_id") or message.get("approval_request_id") or message.get("id")
             if type in ("program_output", "mcp_approval_response") or type.endswith("_output"):
                 answers.add(id)
-            elif type in ("program", "mcp_approval_request") or (type.endswith("_call") and "call_id" in message):
-                if type != "tool_search_call" or message["call_id"]:
-                    calls.add(id)
+            elif type in ("program", "mcp_approval_request") or (type.endswith("_call") and message.get("call_id")):
+                calls.add(id)
         elif kind == "anthropic":
             for block in message["content"] if not isinstance(message["content"], str) else ():
                 if block["type"].endswith("tool_use"):

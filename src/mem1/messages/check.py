@@ -3,8 +3,7 @@
     check([{"role": "user", ...}, {"role": "tool", ...}])    UserError: messages[1] answers 'a', which nothing called
 
 Sources, as of November 2026: the API references of OpenAI (chat completions; Responses, and the types of its library
-3.57), Anthropic (platform.claude.com/docs: messages, tool use, server tools, thinking, mid-conversation system messages)
-and Google (thought signatures), the errors that users of these APIs report, and what chat templates refuse (a second
+3.57), Anthropic (platform.claude.com/docs: messages, tool use, server tools, thinking, late system messages) and Google (thought signatures), the errors that users of these APIs report, and what chat templates refuse (a second
 system message, no message of the user).
 """
 
@@ -52,7 +51,7 @@ def _chat(messages: Sequence[Message], waiting: bool) -> None:
         _require(not open_calls, f"messages[{at}] comes before the results of {', '.join(open_calls)}")
         if role == "assistant":
             open_calls = _chat_calls(message, at)
-            # content is "required unless tool_calls or function_call is specified", or a refusal or audio takes its place
+            # content is "required unless tool_calls or function_call is specified"; a refusal or audio can stand for it
             says = any(message.get(key) for key in ("content", "refusal", "audio"))
             _require(bool(open_calls) or says, f"messages[{at}] has neither content nor calls")
         users += role == "user"
