@@ -17,7 +17,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.messages.drafts import Draft, Drafts
-from mem1.messages.transcript import NO_RESULT, Call, Exchange, Message, Transcript, User, is_state, message_at
+from mem1.messages.transcript import NO_RESULT, Call, Exchange, Message, Transcript, User, message_at
 
 Blocks = Sequence[Mapping[str, Any]]
 _USE, _RESULT = "_tool_use", "_tool_result"
@@ -94,9 +94,7 @@ def _draft_for(drafts: Drafts) -> Draft:
             draft.go_on()
             return draft
         return drafts.begin()
-    if len(drafts.parts) > 1 and is_state(drafts.parts[-2], Exchange(tuple(draft.steps[-1].said))):
-        return drafts.begin()
-    return draft
+    return drafts.begin() if drafts.ends_with_state else draft
 
 
 def _without_empty(message: Message) -> tuple[Message, Blocks]:

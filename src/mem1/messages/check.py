@@ -3,8 +3,9 @@
     check([{"role": "user", ...}, {"role": "tool", ...}])    UserError: messages[1] answers 'a', which nothing called
 
 Sources, as of November 2026: the API references of OpenAI (chat completions; Responses, and the types of its library
-3.57), Anthropic (platform.claude.com/docs: messages, tool use, server tools, thinking, late system messages) and Google (thought signatures), the errors that users of these APIs report, and what chat templates refuse (a second
-system message, no message of the user).
+3.57), Anthropic (platform.claude.com/docs: messages, tool use, server tools, thinking, late system messages) and Google
+(thought signatures), the errors that users of these APIs report, and what chat templates refuse (a second system
+message, no message of the user).
 """
 
 from __future__ import annotations

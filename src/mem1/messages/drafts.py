@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.messages.transcript import Call, Exchange, Message, Result, Transcript, User
+from mem1.messages.transcript import Call, Exchange, Message, Result, Transcript, User, is_state
 
 
 class Step(NamedTuple):
@@ -95,6 +95,12 @@ class Drafts:
         """The turn behind which nothing stands yet."""
         last = self.parts[-1] if self.parts else None
         return last if isinstance(last, Draft) else None
+
+    @property
+    def ends_with_state(self) -> bool:
+        """Whether the open turn is a state that mem1 asked for: the next turn begins behind it."""
+        draft, asked = self.open, self.parts[-2] if len(self.parts) > 1 else None
+        return draft is not None and isinstance(asked, User) and is_state(asked, Exchange(tuple(draft.steps[-1].said)))
 
     def begin(self) -> Draft:
         """A new turn."""

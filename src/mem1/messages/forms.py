@@ -22,12 +22,10 @@ from mem1.messages.transcript import (
     NO_RESULT,
     Call,
     Content,
-    Exchange,
     Form,
     Message,
     Transcript,
     User,
-    is_state,
     message_at,
     texts,
 )
@@ -155,9 +153,7 @@ def _draft_for_item(drafts: Drafts) -> Draft:
         draft = drafts.begin()
         draft.steps[-1].said.extend(thoughts)
         return draft
-    if len(drafts.parts) > 1 and is_state(drafts.parts[-2], Exchange(tuple(draft.steps[-1].said))):
-        return drafts.begin()
-    return draft
+    return drafts.begin() if drafts.ends_with_state else draft
 
 
 def _owes(item: Message) -> str | None:
