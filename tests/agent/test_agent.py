@@ -12,7 +12,7 @@ import pytest
 from chat_servers import Reply, chat_server
 from pydantic import Field
 from scripted import Script, calls, results, said
-from tool_callers import ToolCaller
+from tool_callers import ToolCaller, streamed
 
 import mem1
 from mem1.agent import Called, Ending, Returned, Tool

@@ -33,6 +33,7 @@ from mem1.messages.transcript import (
     Result,
     Transcript,
     User,
+    begins_with_thoughts,
     images,
     is_state,
     said,
@@ -104,7 +105,7 @@ def assemble(
 
     `shown`: results as an earlier call of the same parts showed them, by exchange, stay and images; it gets these.
     """
-    stays = selected.stays
+    stays = _with_thoughts(parts, selected.stays)
     lines = [] if state is None else [_OWN_TAG.sub("(", cut_state(state, bounds, selected.state_limit))]
     pictures: list[str] = []
     left_out: list[Result] = []
@@ -125,7 +126,7 @@ def assemble(
                     results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
-                    part = Exchange(part.said, part.calls, results, part.envelope)
+                    part = part._replace(results=results)
             shown_words = tuple([spoken(message) for message in part.said])
             if any(new is not old for new, old in zip(shown_words, part.said, strict=True)):
                 part = part._replace(said=shown_words)
@@ -184,6 +185,19 @@ def _split(message: Message, added: Added) -> tuple[Message | None, str | None]:
     return (None if own == "" else {**message, "content": own}), state
 
 
+def _with_thoughts(parts: Sequence[Part], stays: Mapping[int, Retention]) -> Mapping[int, Retention]:
+    """What stays, where the turn that is not over begins with thoughts: Anthropic refuses one that has lost them, so
+    the nearest exchange before that has some stays, too, without its results."""
+    since = 1 + max((at for at, part in enumerate(parts) if isinstance(part, User)), default=-1)
+    loop = [(at, part) for at, part in enumerate(parts[since:], since) if isinstance(part, Exchange)]
+    dropped = (Retention.NOTES, Retention.NOTHING)
+    first = next((number for number, (at, _) in enumerate(loop) if stays[at] not in dropped), 0)
+    if not loop or begins_with_thoughts(loop[first][1]):
+        return stays
+    needed = next((at for at, part in reversed(loop[:first]) if begins_with_thoughts(part)), None)
+    return stays if needed is None else {**stays, needed: Retention.MASKED}
+
+
 def _with_block(
     kept: Sequence[Part], first: int, block: str | None, instruction: str, form: Form
 ) -> tuple[list[Part], Added | None]:
@@ -239,9 +253,9 @@ def _results(
             if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
                 place = place or place_of(result, form)
                 short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
-        if place is not None and short is not content:
-            put_in_place(result, short, place.handle, gone=stay is not Retention.WHOLE)
-            result = form.with_content(result, short)
+        if place is not None and short is not content and (other := form.with_content(result, short)) is not result:
+            result = other
+            put_in_place(result, form.content_of(result), place.handle, gone=stay is not Retention.WHOLE)
         shown.append(result)
     changed = any(new is not old for new, old in zip(reversed(shown), exchange.results, strict=True))
     return tuple(reversed(shown)) if changed else exchange.results

@@ -1,8 +1,8 @@
 """The forms of messages that ship: OpenAI's chat completions and Responses, and Anthropic's messages.
 
     chat        {"role": "assistant", "tool_calls": [...]}, then a {"role": "tool"} message for each call
-    responses   items: reasoning, message and function_call, then a function_call_output for each call
-    anthropic   {"role": "assistant", "content": [tool_use, ...]}, then the user's tool_result blocks
+    responses   items: reasoning, message and calls of many kinds, then an output for each call (mem1.messages.items)
+    anthropic   {"role": "assistant", "content": [tool_use, ...]}, then the user's tool_result blocks (.blocks)
 
 The three APIs as their documentation had them in November 2026. Responses are taken whole ("stateless"): what a server
 keeps under `previous_response_id` cannot be rewritten from outside.
@@ -15,59 +15,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.messages import blocks, items
+from mem1.messages.drafts import Draft, Drafts, Step
 from mem1.messages.transcript import (
     MAPPING,
     NO_RESULT,
     Call,
-    Exchange,
+    Content,
     Form,
     Message,
-    Part,
     Transcript,
     User,
-    collect,
-    distinct,
-    is_state,
+    message_at,
     texts,
 )
 
 _SYSTEM = ("system", "developer")
-_UNANSWERED_CHAT = {"role": "tool", "tool_call_id": None, "content": NO_RESULT}
-_UNANSWERED_RESPONSES = {"type": "function_call_output", "call_id": None, "output": NO_RESULT}
-_UNANSWERED_ANTHROPIC = {"type": "tool_result", "tool_use_id": None, "content": NO_RESULT, "is_error": True}
+_SAYS = ("content", "refusal", "audio")
+"""Keys of an assistant's message of which one has to be there where it calls nothing."""
 
 
 def _read_chat(messages: Sequence[Message]) -> Transcript:
-    system: list[Message] = []
-    parts: list[Part] = []
-    at = 0
-    while at < len(messages):
-        message = _message(messages, at)
+    drafts = Drafts()
+    for at in range(len(messages)):
+        message = message_at(messages, at)
         role = message.get("role")
-        at += 1
-        if role in _SYSTEM:
-            system.append(message)
-        elif role == "user":
-            parts.append(User(message=message))
-        elif role == "assistant":
-            calls = tuple([_chat_call(call, at - 1) for call in message.get("tool_calls") or ()])
-            distinct(calls, at - 1)
-            ids = {call.id for call in calls}
-            results: dict[str, Message] = {}
-            while at < len(messages) and _message(messages, at).get("role") == "tool":
-                _add(results, ids, messages[at].get("tool_call_id"), messages[at], at)
-                at += 1
-            found = collect(calls, results, last=at == len(messages), unanswered=_UNANSWERED_CHAT)
-            parts.append(Exchange((message,), calls, found))
+        if role == "assistant":
+            calls = [_chat_call(call, at) for call in message.get("tool_calls") or ()]
+            if not calls and isinstance(function := message.get("function_call"), MAPPING):
+                calls = [Call(str(function.get("name")), str(function.get("name")), _json(function.get("arguments")))]
+            # an empty reply, as a cancelled one leaves it, says nothing, and providers refuse it
+            if calls or any(message.get(key) for key in _SAYS):
+                drafts.begin().say(message, calls, at)
         elif role == "tool":
-            raise UserError(
-                f"messages[{at - 1}]: a result without the assistant message that called it; send both or neither"
-            )
+            drafts.answer(message.get("tool_call_id"), message, at)
+        elif role == "user":
+            drafts.add_user(User(message=message), _never)
+        elif role in _SYSTEM:
+            drafts.system.append(message)
+        elif role == "function":  # before there were tools: called by name alone
+            drafts.answer(message.get("name"), message, at)
         else:
             raise UserError(
-                f"messages[{at - 1}]: unknown role {role!r}; known: system, developer, user, assistant, tool"
+                f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant, tool, function"
             )
-    return Transcript(system=tuple(system), parts=tuple(parts))
+    return drafts.transcript(_settle_chat)
+
+
+def _never(id: str) -> bool:
+    return False
 
 
 def _chat_call(call: Any, at: int) -> Call:
@@ -77,13 +73,24 @@ def _chat_call(call: Any, at: int) -> Call:
     return Call(call["id"], str(function.get("name")), _json(function.get("arguments", function.get("input"))))
 
 
+def _settle_chat(draft: Draft, last: bool) -> None:
+    for step, call in draft.missing(last):
+        if step.said[0].get("tool_calls"):
+            draft.results[call.id] = {"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}
+        else:
+            draft.results[call.id] = {"role": "function", "name": call.id, "content": NO_RESULT}
+
+
 def _write_chat(transcript: Transcript) -> list[Message]:
     written: list[Message] = list(_one_system(transcript.system))
     for part in transcript.parts:
         if isinstance(part, User):
             written.append(part.message)
-        else:
+        elif not part.breaks:
             written += [*part.said, *(result.message for result in part.results)]
+        else:
+            for said, results in part.steps():
+                written += [*said, *(result.message for result in results)]
     return written
 
 
@@ -91,160 +98,140 @@ def _one_system(system: Sequence[Message]) -> Sequence[Message]:
     """One message with all texts: chat templates refuse a second one."""
     if len(system) < 2:
         return system
-    return [{**system[0], "content": "\n\n".join(texts(message.get("content")) for message in system)}]
+    contents = [message.get("content") for message in system]
+    if any(isinstance(content, list | tuple) for content in contents):  # their marks for the cache stay
+        parts = [[{"type": "text", "text": each}] if isinstance(each, str) else each or () for each in contents]
+        return [{**system[0], "content": [part for each in parts for part in each]}]
+    return [{**system[0], "content": "\n\n".join(texts(content) for content in contents)}]
 
 
-def _read_responses(items: Sequence[Message]) -> Transcript:
-    system: list[Message] = []
-    parts: list[Part] = []
-    said: list[Message] = []
-    calls: list[Call] = []
-    ids: set[str] = set()
-    """Those of the calls."""
-    results: dict[str, Message] = {}
-
-    def close(last: bool = False) -> None:
-        if said:
-            found = collect(calls, results, last=last, unanswered=_UNANSWERED_RESPONSES)
-            parts.append(Exchange(said=tuple(said), calls=tuple(calls), results=found))
-        for collected in (said, calls, ids, results):
-            collected.clear()
-
-    for at in range(len(items)):
-        item = _message(items, at)
-        kind, role = item.get("type", "message"), item.get("role")
-        if kind == "item_reference":
+def _read_responses(given: Sequence[Message]) -> Transcript:
+    drafts = Drafts()
+    closed = {id: at for at in range(len(given)) if (id := _closes(message_at(given, at))) is not None}
+    """Where the server answers its own calls."""
+    aliases: dict[str, str] = {}
+    """Id of the item of a call -> of the call, where an answer may name either."""
+    for at, item in enumerate(given):
+        type, role = item.get("type", "message"), item.get("role")
+        if type == "item_reference":
             raise UserError(
                 f"messages[{at}]: a reference to an item that the server keeps; send the items themselves (store=False)"
             )
-        if kind == "message" and role in (*_SYSTEM, "user"):
-            close()
+        if type == "message" and role in (*_SYSTEM, "user"):
             if role == "user":
-                parts.append(User(message=item))
+                drafts.add_user(User(message=item), lambda id, at=at: closed.get(id, -1) > at)
             else:
-                system.append(item)
-        elif kind.endswith("_output") and "call_id" in item:
-            _add(results, ids, item["call_id"], item, at)
-        elif kind == "message" and role != "assistant":
+                drafts.system.append(item)
+        elif type == "message" and role != "assistant":
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
+        elif (answered := items.kind_of_answer(item)) is not None:
+            id = items.id_of_answer(item, answered)
+            drafts.answer(aliases.get(id, id) if isinstance(id, str) else id, item, at)
         else:
-            if results and len(results) == len(calls):
-                close()
-            said.append(item)
-            if kind.endswith("_call") and isinstance(item.get("call_id"), str):
-                arguments = item.get("arguments", item.get("input", item.get("action")))
-                calls.append(Call(id=item["call_id"], name=str(item.get("name", kind)), arguments=_json(arguments)))
-                if item["call_id"] in ids:
-                    distinct(calls, at)
-                ids.add(item["call_id"])
-            if parts and is_state(parts[-1], Exchange(tuple(said))):  # the next turn begins behind it
-                close()
-    close(last=True)
-    return Transcript(system=tuple(system), parts=tuple(parts))
+            draft = _draft_for_item(drafts)
+            kind = items.kind_of(item)
+            draft.say(item, [] if kind is None else [items.call_of(item, kind)], at)
+            if kind is not None and isinstance(item.get("id"), str):
+                aliases[item["id"]] = item[kind.id]
+            if (id := _owes(item)) is not None and (type == "program" or id in closed):
+                draft.owed[id] = Call(id, type, "")
+            elif (id := _closes(item)) is not None:
+                draft.owed.pop(id, None)
+    return drafts.transcript(_settle_items)
 
 
-def _read_anthropic(messages: Sequence[Message]) -> Transcript:
-    parts: list[Part] = []
-    at = 0
-    while at < len(messages):
-        message = _message(messages, at)
-        at += 1
-        if message.get("role") == "user":
-            results, others = _split(message)
-            if results:
-                raise UserError(
-                    f"messages[{at - 1}]: a tool_result without the tool_use before it; send both or neither"
-                )
-            parts.append(User(message=message))
-            continue
-        if message.get("role") != "assistant":
-            raise UserError(
-                f"messages[{at - 1}]: unknown role {message.get('role')!r}; known: user, assistant (no system)"
-            )
-        calls = [_anthropic_call(block, at - 1) for block in _blocks(message) if block.get("type") == "tool_use"]
-        distinct(calls, at - 1)
-        found: dict[str, Message] = {}
-        envelope, others = None, []
-        if calls and at < len(messages) and _message(messages, at).get("role") == "user":
-            envelope = messages[at]
-            results, others = _split(envelope)
-            ids = {call.id for call in calls}
-            for block in results:
-                _add(found, ids, block.get("tool_use_id"), block, at)
-            envelope, at = (envelope, at + 1) if results else (None, at)
-        results_of_calls = collect(
-            calls, found, last=at == len(messages) and not others, unanswered=_UNANSWERED_ANTHROPIC
-        )
-        parts.append(Exchange(said=(message,), calls=tuple(calls), results=results_of_calls, envelope=envelope))
-        if envelope is not None and others:
-            parts.append(User(message={**envelope, "content": others}, after_results=True))
-    return Transcript(system=(), parts=tuple(parts))
+def _draft_for_item(drafts: Drafts) -> Draft:
+    """The turn that what the model says next belongs to."""
+    draft = drafts.open
+    if draft is None:
+        return drafts.begin()
+    if draft.complete:
+        if draft.owed:
+            draft.go_on()
+            return draft
+        thoughts = _reasoning_at_end(draft.steps[-1])  # they belong to what they led to
+        draft = drafts.begin()
+        draft.steps[-1].said.extend(thoughts)
+        return draft
+    return drafts.begin() if drafts.ends_with_state else draft
 
 
-def _blocks(message: Message) -> Sequence[Mapping[str, Any]]:
-    content = message.get("content")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+def _owes(item: Message) -> str | None:
+    """The id under which a later item of the server's goes on."""
+    key = {"program": "call_id", "mcp_approval_request": "id"}.get(item.get("type", ""))
+    return None if key is None or not isinstance(item.get(key), str) else item[key]
 
 
-def _split(message: Message) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(results, other blocks) of a message of the user."""
-    results = [block for block in _blocks(message) if block.get("type") == "tool_result"]
-    return results, [block for block in _blocks(message) if block.get("type") != "tool_result"]
+def _closes(item: Message) -> str | None:
+    """The id of what an item of the server's goes on with."""
+    key = {"program_output": "call_id", "mcp_call": "approval_request_id"}.get(item.get("type", ""))
+    return None if key is None or not isinstance(item.get(key), str) else item[key]
 
 
-def _anthropic_call(block: Mapping[str, Any], at: int) -> Call:
-    if not isinstance(block.get("id"), str):
-        raise UserError(f"messages[{at}]: a tool_use needs an id; this one is {block!r:.80}")
-    return Call(id=block["id"], name=str(block.get("name")), arguments=_json(block.get("input")))
+def _reasoning_at_end(step: Step) -> list[Message]:
+    """Takes the reasoning items behind all others out of a step."""
+    kept = len(step.said)
+    while kept and step.said[kept - 1].get("type") == "reasoning":
+        kept -= 1
+    thoughts = step.said[kept:]
+    del step.said[kept:]
+    return thoughts
 
 
-def _write_anthropic(transcript: Transcript) -> list[Message]:
-    written: list[Message] = []
-    own_results: Message | None = None
-    """The message that the text of the user after it can join."""
-    for part in transcript.parts:
-        if isinstance(part, Exchange):
-            written += part.said
-            own_results = None
-            if part.results:
-                own_results = {**(part.envelope or {"role": "user"}), "content": [r.message for r in part.results]}
-                written.append(own_results)
-        elif part.after_results and own_results is not None:
-            written[-1] = {**own_results, "content": [*own_results["content"], *_blocks(part.message)]}
-            own_results = None
-        else:
-            written.append(part.message)
-            own_results = None
-    return written
-
-
-def _message(messages: Sequence[Message], at: int) -> Message:
-    message = messages[at]
-    if not isinstance(message, MAPPING):
-        raise UserError(f"messages[{at}] is a {type(message).__name__}; a message is a dictionary with a role")
-    return message
-
-
-def _add(results: dict[str, Message], ids: set[str], id: Any, message: Message, at: int) -> None:
-    if not isinstance(id, str) or id not in ids:
-        known = ", ".join(map(repr, sorted(ids))) or "nothing"
-        raise UserError(
-            f"messages[{at}]: a result for {id!r}, but the turn before it called {known}; send both or neither"
-        )
-    if id in results:
-        raise UserError(f"messages[{at}]: a second result for {id!r}; send the last one only")
-    results[id] = message
+def _settle_items(draft: Draft, last: bool) -> None:
+    for step, call in draft.missing(last):
+        for item in step.said:
+            kind = items.kind_of(item)
+            if kind is not None and item[kind.id] == call.id:
+                answer = items.unanswered(call, kind)
+                if answer is not None:
+                    draft.results[call.id] = answer
+                else:
+                    step.said[:] = [each for each in step.said if each is not item]
+                    step.calls.remove(call)
+                break
+    if not draft.steps[-1].calls or draft.complete or not last:
+        _reasoning_at_end(draft.steps[-1])
 
 
 def _json(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-CHAT = Form(name="chat", text_type="text", result_key="content", read=_read_chat, write=_write_chat)
+def _content(message: Message) -> Content:
+    return message.get("content")
+
+
+def _with_content(message: Message, content: Content) -> Message:
+    return {**message, "content": content}
+
+
+CHAT = Form(
+    name="chat",
+    text_type="text",
+    content=_content,
+    changed=_with_content,
+    read=_read_chat,
+    write=_write_chat,
+)
 """OpenAI's chat completions, which most servers and frameworks speak."""
-RESPONSES = Form(name="responses", text_type="input_text", result_key="output", read=_read_responses, write=_write_chat)
+RESPONSES = Form(
+    name="responses",
+    text_type="input_text",
+    content=items.content_of,
+    changed=items.with_content,
+    read=_read_responses,
+    write=_write_chat,
+)
 """Input items of OpenAI's Responses API."""
-ANTHROPIC = Form(name="anthropic", text_type="text", result_key="content", read=_read_anthropic, write=_write_anthropic)
+ANTHROPIC = Form(
+    name="anthropic",
+    text_type="text",
+    content=_content,
+    changed=_with_content,
+    read=blocks.read,
+    write=blocks.write,
+)
 """Anthropic's messages; the system prompt is no message there."""
 FORMS: Mapping[str, Form] = {form.name: form for form in (CHAT, RESPONSES, ANTHROPIC)}
 

@@ -56,14 +56,14 @@ def place_of(result: Result, form: Form) -> Place:
 def put_behind(shown: Transcript, added: Added, form: Form) -> None:
     """Remember what these messages hold beside the conversation."""
     _HOLDERS[hashed(_users(shown)[added.user])] = True
-    _ADDED[_names(form.write(shown))[-1]] = added
+    _ADDED[_names(form.write(shown), form)[-1]] = added
 
 
 def found_in(transcript: Transcript, form: Form) -> Added | None:
     """The messages added to those that were shown."""
     if not any(_HOLDERS.get(hashed(text)) for text in _users(transcript)):
         return None
-    found = (_ADDED.get(name) for name in reversed(_names(form.write(transcript))))
+    found = (_ADDED.get(name) for name in reversed(_names(form.write(transcript), form)))
     return next((added for added in found if added is not None), None)
 
 
@@ -71,14 +71,16 @@ def _users(transcript: Transcript) -> list[str]:
     return [texts(part.message.get("content")) for part in transcript.parts if isinstance(part, User)]
 
 
-def _names(messages: Sequence[Message]) -> list[str]:
+def _names(messages: Sequence[Message], form: Form) -> list[str]:
     """Digest of all up to and including each message: of what mem1 may have changed, role and texts, as frameworks
     change the rest on the way."""
     digest, names = sha256(), list[str]()
     for message in messages:
         role = str(message.get("role") or message.get("type"))
-        if role in ("system", "user", "tool") or role.endswith("_output"):
-            add(digest, (role, texts(message.get("content")), texts(message.get("output"))))
+        if role in ("system", "user"):
+            add(digest, (role, texts(message.get("content"))))
+        elif role in ("tool", "function") or role.endswith("_output"):
+            add(digest, (role, texts(form.content(message))))
         else:
             add_message(digest, {key: value for key, value in message.items() if key != PLACE})
         names.append(digest.hexdigest())

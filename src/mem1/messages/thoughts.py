@@ -50,8 +50,10 @@ def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(content, str):
         said = without_thoughts(content)
         return message if said is content or not (said or message.get("tool_calls")) else {**message, "content": said}
-    if not isinstance(content, list | tuple) or any(
-        isinstance(part, Mapping) and part.get("type") in _SIGNED for part in content
+    if (
+        not isinstance(content, list | tuple)
+        or message.get("type") == "reasoning"
+        or any(isinstance(part, Mapping) and part.get("type") in _SIGNED for part in content)
     ):
         return message
     parts = [_spoken_part(part) for part in content]

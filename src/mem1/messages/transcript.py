@@ -10,8 +10,7 @@ caller's own objects and are never changed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ ASK = "Write your memory now."
 """How a request for a state begins, in the user's role."""
 PLACE = "mem1_place"
 """Key of a message's place among a framework's own messages."""
+_THOUGHTS = ("thinking", "redacted_thinking")
 NO_RESULT = "error: this call was never answered"
 
 
@@ -67,11 +67,20 @@ class Exchange(NamedTuple):
     """In the order of the calls; fewer than calls while it is pending."""
     envelope: Message | None = None
     """Anthropic: the user message that holds the results."""
+    breaks: tuple[tuple[int, int], ...] = ()
+    """(messages, results) that stand before what the model said next, in a turn that went on after results."""
 
     @property
     def pending(self) -> bool:
         """Whether a call still waits for its result."""
         return len(self.results) < len(self.calls)
+
+    def steps(self) -> Iterator[tuple[tuple[Message, ...], tuple[Result, ...]]]:
+        """(what the model said, the results behind it), in order."""
+        messages = results = 0
+        for said, answered in (*self.breaks, (len(self.said), len(self.results))):
+            yield self.said[messages:said], self.results[results:answered]
+            messages, results = said, answered
 
 
 Part = User | Exchange
@@ -91,21 +100,22 @@ class Form:
     name: str
     text_type: str
     """Type of a part of text in a message of the user."""
-    result_key: str
-    """Key of a result's content."""
+    content: Callable[[Message], Content]
+    """Text or parts of a result's message, whatever its type."""
+    changed: Callable[[Message, Content], Message]
+    """The same with other content, in the shape that its type has; the very same one where it has no other."""
     read: Callable[[Sequence[Message]], Transcript]
     """Raises UserError, naming the message, for a conversation that its provider would refuse."""
     write: Callable[[Transcript], list[Message]]
 
     def content_of(self, result: Result) -> Content:
         """Text or parts of a result."""
-        return result.message.get(self.result_key)
+        return self.content(result.message)
 
     def with_content(self, result: Result, content: Content) -> Result:
-        """The result with other content."""
-        message = {**result.message}
-        message[self.result_key] = content
-        return Result(result.call, message)
+        """The result with other content; the very same one where it can have no other."""
+        message = self.changed(result.message, content)
+        return result if message is result.message else Result(result.call, message)
 
     def with_text(self, message: Message, text: str) -> Message:
         """The message of a user with a text after its content."""
@@ -113,6 +123,14 @@ class Form:
         if isinstance(content, str):
             return {**message, "content": f"{content}\n\n{text}" if content else text}
         return {**message, "content": [*(content or ()), {"type": self.text_type, "text": text}]}
+
+
+def message_at(messages: Sequence[Message], at: int) -> Message:
+    """The message at this place. Raises UserError where it is none."""
+    message = messages[at]
+    if not isinstance(message, MAPPING):
+        raise UserError(f"messages[{at}] is a {type(message).__name__}; a message is a dictionary with a role")
+    return message
 
 
 def texts(content: Content) -> str:
@@ -124,8 +142,15 @@ def texts(content: Content) -> str:
 
 def said(exchange: Exchange) -> str:
     """The text that the model wrote beside its calls, without thoughts."""
-    found = [without_thoughts(texts(message.get("content"))) for message in exchange.said]
+    words = [texts(message.get("content")) for message in exchange.said if message.get("type") != "reasoning"]
+    found = map(without_thoughts, words)
     return "\n".join([text for text in found if text])
+
+
+def begins_with_thoughts(exchange: Exchange) -> bool:
+    """Whether the model's turn begins with a block of signed thoughts."""
+    content = exchange.said[0].get("content")
+    return bool(content) and not isinstance(content, str) and content[0].get("type") in _THOUGHTS
 
 
 def images(content: Content) -> int:
@@ -163,29 +188,3 @@ def is_state(part: Part, after: Part) -> bool:
         return False
     asked = texts(part.message.get("content"))
     return asked.startswith(ASK) and asked == request_of(said(after))
-
-
-def collect(
-    calls: Sequence[Call], results: Mapping[str, Message], *, last: bool, unanswered: Message
-) -> tuple[Result, ...]:
-    """The results in the order of their calls.
-
-    A call without one is pending in the `last` exchange. In an earlier one nobody will answer it any more: it gets a
-    result that says so, made like `unanswered`, as providers refuse the conversation otherwise.
-    """
-    if len(results) == len(calls):
-        return tuple([Result(call, results[call.id]) for call in calls])
-    if last:
-        return tuple([Result(call, results[call.id]) for call in calls if call.id in results])
-    return tuple([Result(call, results.get(call.id) or _for(call, unanswered)) for call in calls])
-
-
-def _for(call: Call, message: Message) -> Message:
-    return {key: call.id if value is None else value for key, value in message.items()}
-
-
-def distinct(calls: Sequence[Call], at: int) -> None:
-    """Raises UserError where two calls of an exchange have the same id."""
-    if len(calls) > 1 and len({call.id for call in calls}) < len(calls):
-        twice = Counter(call.id for call in calls).most_common(1)[0][0]
-        raise UserError(f"messages[{at}]: two calls have the id {twice!r}; every call of a turn needs its own")
