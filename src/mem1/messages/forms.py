@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.messages.reminders import as_reminder
 from mem1.messages.transcript import (
     MAPPING,
     NO_RESULT,
@@ -46,7 +47,7 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
         role = message.get("role")
         at += 1
         if role in _SYSTEM:
-            system.append(message)
+            _add_system(message, system, parts)
         elif role == "user":
             parts.append(User(message=message))
         elif role == "assistant":
@@ -94,6 +95,15 @@ def _one_system(system: Sequence[Message]) -> Sequence[Message]:
     return [{**system[0], "content": "\n\n".join(texts(message.get("content")) for message in system)}]
 
 
+def _add_system(message: Message, system: list[Message], parts: list[Part]) -> None:
+    """A system message behind an exchange is a text of the user's side: chat templates refuse a late one, and in front
+    it would change what every prompt begins with."""
+    if not any(isinstance(part, Exchange) for part in parts):
+        system.append(message)
+    elif (reminder := as_reminder(message)) is not None:
+        parts.append(User(message=reminder))
+
+
 def _read_responses(items: Sequence[Message]) -> Transcript:
     system: list[Message] = []
     parts: list[Part] = []
@@ -122,7 +132,7 @@ def _read_responses(items: Sequence[Message]) -> Transcript:
             if role == "user":
                 parts.append(User(message=item))
             else:
-                system.append(item)
+                _add_system(item, system, parts)
         elif kind.endswith("_output") and "call_id" in item:
             _add(results, ids, item["call_id"], item, at)
         elif kind == "message" and role != "assistant":
