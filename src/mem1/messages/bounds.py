@@ -23,8 +23,8 @@ MESSAGE_TOKENS = 4
 """Assumed size of a message's role and frame."""
 LEAST = {"result": 50, "state": 50, "prompt": 200, "images": 0}
 """Smallest value of each bound."""
-_REST = 32
-"""Tokens, as estimated, of the longest line about what is missing of a result."""
+_REST = 18
+"""Tokens, at four characters each, of the longest line about what is missing of a result."""
 _SHORT = 500
 """Characters of a text that is counted sooner than looked up."""
 _PLAIN = b"abcdefghijklmnopqrstuvwxyz \n\t\r"
@@ -211,7 +211,19 @@ def _common(one: str, other: str) -> str:
 
 
 _FREE = frozenset(
-    ("role", "type", "id", "tool_call_id", "call_id", "tool_use_id", "status", "index", "logprobs", "cache_control", PLACE)
+    (
+        "role",
+        "type",
+        "id",
+        "tool_call_id",
+        "call_id",
+        "tool_use_id",
+        "status",
+        "index",
+        "logprobs",
+        "cache_control",
+        PLACE,
+    )
 )
 """Keys whose values cost no tokens, or as good as none."""
 _GIVEN = frozenset(("input", "arguments", "action", "operation", "parameters"))

@@ -1,7 +1,7 @@
 """What a prompt gives up beyond results and exchanges where it does not fit, and how a message is shortened.
 
-    "The harbour was built in 1901 by the council of the town ..."
-    "The harbour was[... 7,514 tokens of this message were left out ...]the last ship left."
+"The harbour was built in 1901 by the council of the town ..."
+"The harbour was[... 7,514 tokens of this message were left out ...]the last ship left."
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from mem1.messages.bounds import MESSAGE_TOKENS, Bounds, tokens_of
 from mem1.messages.transcript import MAPPING, PLACE, Message, is_image
 
 _THOUGHTS = frozenset(("reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking"))
-_SIGNS = frozenset(("signature", "thought_signature", "thoughtSignature", "encrypted_content", "data", "thinking_blocks"))
+_SIGNS = frozenset(
+    ("signature", "thought_signature", "thoughtSignature", "encrypted_content", "data", "thinking_blocks")
+)
 _IMAGE_GONE = "[an image was left out]"
 _LINE = 24
 """Tokens of the line about what is missing of a message."""
@@ -120,5 +122,3 @@ def _middle_cut(text: str, limit: int, bounds: Bounds) -> str:
             break
         kept = min(kept - 1, kept * 9 // 10)
     return short if bounds.count(short) < whole else text
-
-

@@ -1,10 +1,10 @@
 """Makes a prompt fit its bound, step by step, and refuses it only where nothing is left to give up.
 
-    1. older results give way to handles                     5. the newest results are shortened
-    2. unsigned thoughts before the last message go          6. older messages of the user are shortened, then go
-    3. of the user's messages, what is over half the bound   7. a newest exchange over half the bound leaves a line
-       goes with its exchanges, then older exchanges go      8. task, last message and system are cut in their middle
-    4. the state is cut to half                              9. the state is cut to its least; the newest goes
+1. older results give way to handles                     5. the newest results are shortened
+2. unsigned thoughts before the last message go          6. older messages of the user are shortened, then go
+3. of the user's messages, what is over half the bound   7. a newest exchange over half the bound leaves a line
+   goes with its exchanges, then older exchanges go      8. task, last message and system are cut in their middle
+4. the state is cut to half                              9. the state is cut to its least; the newest goes
 """
 
 from __future__ import annotations

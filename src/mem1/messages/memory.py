@@ -66,7 +66,8 @@ class Event:
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
-    "appends": a state would be due, but appending is still cheaper."""
+    "appends": a state would be due, but appending is still cheaper; "cut": more had to be shortened for the bound of the
+    prompt than results and exchanges."""
     policy: str
     exchange: int
     """Exchanges of the conversation so far."""
@@ -81,7 +82,7 @@ class Event:
     left_out: tuple[str, ...] = ()
     """Handles that were not left out before."""
     why: str = ""
-    """For "no_state": what the model did instead; for "appends": `Memory.advice`."""
+    """For "no_state": what the model did instead; for "appends": `Memory.advice`; for "cut": what."""
 
 
 class Memory:
@@ -299,20 +300,25 @@ class Memory:
         return replace(now, log=log, found=found, request=None)
 
     def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
-        bounds = self._limits(max(known.beside, beside))
+        bounds = self._limits(beside, known)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
-    def _limits(self, beside: int) -> Bounds:
-        """The bounds, with what is left of the prompt beside the tools."""
-        limit = self.bounds.prompt
-        if limit is None or not beside:
+    def _limits(self, beside: int, known: Known) -> Bounds:
+        """The bounds, with what is left of the prompt beside the tools.
+
+        Where the last count leaves nothing, it is the messages that have more tokens than estimated, not the tools.
+        """
+        limit, least = self.bounds.prompt, LEAST["prompt"]
+        missed = max(known.beside, beside)
+        if limit is None or not missed:
             return self.bounds
-        if limit - beside < LEAST["prompt"]:
+        if limit - beside < least:
             raise UserError(
                 f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
                 "tools; raise the bound of the prompt (--prompt-tokens)"
             )
-        return replace(self.bounds, prompt=limit - beside)
+        left = limit - missed
+        return replace(self.bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, known.scale))))
 
     def _told(self, now: _Now) -> _Prompt:
         """What is shown, after its event."""
@@ -322,7 +328,9 @@ class Memory:
             self._tell("state", now)
         elif len(missing) > now.known.left_out:
             self._tell("left_out", now)
-        self._learn(now, state=found.state, left_out=len(missing))
+        if set(found.cut) - set(now.known.cut):
+            self._tell("cut", now, why="; ".join(found.cut))
+        self._learn(now, state=found.state, left_out=len(missing), cut=found.cut)
         prompt = _Prompt(found.messages)
         prompt.key = now.key
         return prompt
