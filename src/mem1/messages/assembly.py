@@ -22,7 +22,7 @@ from mem1.messages.bounds import (
 )
 from mem1.messages.cuts import Cuts, cut_message, without_thoughts
 from mem1.messages.ours import Added, found_in, line_for, number_in, place_of, put_in_place
-from mem1.messages.reminders import outdated, without
+from mem1.messages.reminders import without
 from mem1.messages.selecting import Retention, Selected
 from mem1.messages.transcript import (
     Exchange,
@@ -158,18 +158,17 @@ def _users(
     """Index of each message of the user that stays -> the message as it is shown; the first one that is left out gives
     way to a line for all."""
     found: dict[int, User] = {}
-    reminders = outdated(parts)
     task = next(part for part in parts if isinstance(part, User)).message
     left_out = [part.message for at in sorted(cuts.gone) if isinstance(part := parts[at], User)]
-    gone = False
+    first, gone = min(cuts.gone, default=-1), False
     for at, part in enumerate(parts):
         if not isinstance(part, User):
             gone = stays[at] in (Retention.NOTES, Retention.NOTHING)
         elif at in cuts.gone:
-            if at == min(cuts.gone):
+            if at == first:
                 found[at] = User(line_for(sum([number_in(message, task) for message in left_out]), task))
         else:
-            left = without(part, reminders[at]) if gone and at in reminders else part
+            left = without(part, cuts.reminders[at]) if gone and at in cuts.reminders else part
             if left is not None and at in cuts.users:
                 left = left._replace(message=cut_message(left.message, cuts.users[at], bounds, form.text_type))
             if left is not None:

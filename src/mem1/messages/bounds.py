@@ -3,15 +3,15 @@
     Bounds(result=500)      a result of 8,000 tokens  ->  its beginning, "[7,514 more tokens; ...]"
     Bounds(prompt=16_000)   older results give way to handles, then older exchanges go, until the messages fit
 
-All of a message that goes out counts: texts, thoughts, signatures, arguments and whatever a provider adds; ids, roles and
-marks cost nothing. Tokens are estimated by script unless `count` is given.
+All of a message that goes out counts: texts, thoughts, signatures, arguments and whatever a provider adds; ids, roles
+and marks cost nothing. Tokens are estimated by script unless `count` is given.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mem1.errors import UserError
@@ -110,6 +110,25 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
+
+
+def without_tools(bounds: Bounds, beside: int, missed: int, scale: float) -> Bounds:
+    """The bounds, with what is left of the prompt beside what is sent with the messages, such as tools.
+
+    `beside`: what the caller says of it. `missed`, `scale`: tokens that the provider counted last beyond the estimate,
+    and for each estimated one. Where these leave nothing, it is the messages that have more tokens than estimated.
+    Raises UserError where `beside` leaves nothing.
+    """
+    limit, least = bounds.prompt, LEAST["prompt"]
+    if limit is None or not max(beside, missed):
+        return bounds
+    if limit - beside < least:
+        raise UserError(
+            f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
+            "tools; raise the bound of the prompt (--prompt-tokens)"
+        )
+    left = limit - max(beside, missed)
+    return replace(bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, scale))))
 
 
 def in_place_of(content: Content, name: str, handle: str | None, bounds: Bounds) -> str:

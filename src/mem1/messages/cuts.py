@@ -26,6 +26,8 @@ _LINE = 24
 class Cuts:
     """What leaves a prompt, by index of the part."""
 
+    reminders: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+    """Message of the user -> positions of outdated reminders, which leave with the exchange before it."""
     thoughts: set[int] = field(default_factory=set[int])
     """Exchanges that lose unsigned thoughts."""
     notes: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])

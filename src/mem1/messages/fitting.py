@@ -43,35 +43,37 @@ class Fitting:
         assert bounds.prompt is not None
         self._system, self._parts, self._stays, self._cuts = system, parts, stays, cuts
         self._form, self._bounds, self._bound = form, bounds, bounds.prompt
+        self._block = 0
+        """Tokens of the state."""
         self._last = max(stays, default=-1)
         self._waiting = {at for at in stays if waits(parts[at], pending)}
         self._users = [at for at, part in enumerate(parts) if isinstance(part, User)]
 
-    def fit(self, over: int, measured: Callable[[], tuple[int, int]]) -> None:
-        """Takes steps until nothing is over.
+    def fit(self, over: int, block: int, measured: Callable[[], tuple[int, int]]) -> None:
+        """Takes steps until no token is over.
 
-        `measured`: assembles anew, and returns (tokens over the bound, tokens of the state). Raises UserError where
-        that does not suffice.
+        `block`: tokens of the state. `measured`: assembles anew, and returns both. Raises UserError where the steps do
+        not suffice.
         """
-        state = 0
+        self._block = block
         for said, step in (
             ("", self._older_results),
             ("thoughts of earlier turns were left out", self._thoughts),
             ("older messages of the user were left out", self._most_users),
             ("", self._older_exchanges),
-            ("the state was cut to half", lambda over: self._state(state, state // 2)),
+            ("the state was cut to half", lambda _: self._state(self._block // 2)),
             ("the newest results were shortened", self._newest_results),
             ("older messages of the user were shortened", self._older_users),
             ("older messages of the user were left out", self._all_users),
             ("the newest exchange was left out", self._large_newest),
             ("the task or the system message was shortened", self._pinned),
-            ("the state was cut to its least", lambda over: self._state(state, _LEAST_STATE)),
+            ("the state was cut to its least", lambda _: self._state(_LEAST_STATE)),
             ("the newest exchange was left out", self._newest),
         ):
             while over > 0 and step(over):
                 if said and said not in self._cuts.said:
                     self._cuts.said.append(said)
-                over, state = measured()
+                over, self._block = measured()
         if over > 0:
             raise UserError(
                 f"the messages exceed the bound of {self._bound:,} tokens by {over:,} although only the least of the "
@@ -140,10 +142,10 @@ class Fitting:
                 changed = True
         return changed
 
-    def _state(self, now: int, limit: int) -> bool:
+    def _state(self, limit: int) -> bool:
         limit = max(limit, _LEAST_STATE)
         before = self._cuts.state
-        if now <= limit or (before is not None and before <= limit) or (before is not None and limit > _LEAST_STATE):
+        if self._block <= limit or (before is not None and (before <= limit or limit > _LEAST_STATE)):
             return False
         self._cuts.state = limit
         return True

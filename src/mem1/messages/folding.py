@@ -33,6 +33,7 @@ from mem1.messages.cuts import Cuts
 from mem1.messages.fitting import Fitting
 from mem1.messages.forms import form_of
 from mem1.messages.ours import put_behind
+from mem1.messages.reminders import outdated
 from mem1.messages.selecting import Retention, Seen, selected
 from mem1.messages.transcript import (
     ASK,
@@ -216,7 +217,7 @@ def folded(
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
     bounds = replace(bounds, count=remembering(bounds.count))
     chosen = selected(parts, state, boundary, _bounded(policy, bounds), form, bounds, pending)
-    stays, instruction, cuts = chosen.stays, instruction_of(policy), Cuts()
+    stays, instruction, cuts = chosen.stays, instruction_of(policy), Cuts(reminders=outdated(parts))
     shown: dict[tuple[int, Retention, int | None, int | None], tuple[Result, ...]] = {}
 
     def assembled() -> Assembled:
@@ -224,16 +225,17 @@ def folded(
 
     found = assembled()
     written = form.write(found.transcript)
-    if bounds.prompt is not None and (over := tokens_of(written, bounds.count) - bounds.prompt) > 0:
+    limit = bounds.prompt
+    if limit is not None and (over := tokens_of(written, bounds.count) - limit) > 0:
 
         def measured() -> tuple[int, int]:
             nonlocal found, written
             found = assembled()
             written = form.write(found.transcript)
-            state_tokens = 0 if found.block is None else bounds.count(found.block)
-            return tokens_of(written, bounds.count) - bounds.prompt, state_tokens
+            return tokens_of(written, bounds.count) - limit, bounds.count(found.block or "")
 
-        Fitting(transcript.system, parts, stays, cuts, form, bounds, pending).fit(over, measured)
+        fitting = Fitting(transcript.system, parts, stays, cuts, form, bounds, pending)
+        fitting.fit(over, bounds.count(found.block or ""), measured)
     if found.added is not None:
         put_behind(found.transcript, found.added, form)
     return Folded(

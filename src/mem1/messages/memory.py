@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
 from mem1.messages.assembly import handle_of, without_states
-from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
+from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, tokens_of, without_tools
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even, measured
 from mem1.messages.folding import Folded, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
@@ -66,8 +66,8 @@ class Event:
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
-    "appends": a state would be due, but appending is still cheaper; "cut": more had to be shortened for the bound of the
-    prompt than results and exchanges."""
+    "appends": a state would be due, but appending is still cheaper; "cut": the bound of the prompt took
+    more than results and exchanges."""
     policy: str
     exchange: int
     """Exchanges of the conversation so far."""
@@ -300,25 +300,8 @@ class Memory:
         return replace(now, log=log, found=found, request=None)
 
     def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
-        bounds = self._limits(beside, known)
+        bounds = without_tools(self.bounds, beside, known.beside, known.scale)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
-
-    def _limits(self, beside: int, known: Known) -> Bounds:
-        """The bounds, with what is left of the prompt beside the tools.
-
-        Where the last count leaves nothing, it is the messages that have more tokens than estimated, not the tools.
-        """
-        limit, least = self.bounds.prompt, LEAST["prompt"]
-        missed = max(known.beside, beside)
-        if limit is None or not missed:
-            return self.bounds
-        if limit - beside < least:
-            raise UserError(
-                f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
-                "tools; raise the bound of the prompt (--prompt-tokens)"
-            )
-        left = limit - missed
-        return replace(self.bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, known.scale))))
 
     def _told(self, now: _Now) -> _Prompt:
         """What is shown, after its event."""
