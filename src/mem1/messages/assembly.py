@@ -124,11 +124,11 @@ def assemble(
             first = min(first, len(kept))
             if at in cuts.thoughts:
                 part = part._replace(said=without_thoughts(part.said))
-            limit = cuts.results.get(at, bounds.result)
-            if part.results and (stay is not Retention.WHOLE or at in images_left or limit is not None):
-                key = (at, stay, images_left.get(at), limit)
+            longest = cuts.results.get(at, bounds.result)
+            if part.results and (stay is not Retention.WHOLE or at in images_left or longest is not None):
+                key = (at, stay, images_left.get(at), longest)
                 if (results := shown.get(key)) is None:
-                    results = shown[key] = _results(part, stay, images_left.get(at), limit, form, bounds)
+                    results = shown[key] = _results(part, stay, images_left.get(at), longest, form, bounds)
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
                     part = Exchange(part.said, part.calls, results, part.envelope)
@@ -141,7 +141,10 @@ def assemble(
             pictures += [f'[image dropped; recall("{handle_of(result, form)}") shows it]' for result in with_images]
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
     whole = "\n".join(lines)
-    block = cut_state(whole, bounds, cuts.state, oldest_first=bool(selected.notes or cuts.notes)) if lines else None
+    # images that are named behind a state belong to it when it comes back, and are within its limit
+    limits = [cuts.state, None if selected.notes or state is None else selected.state_limit]
+    limit = min([each for each in limits if each is not None], default=None)
+    block = cut_state(whole, bounds, limit, oldest_first=bool(selected.notes or cuts.notes)) if lines else None
     shown_parts, added = _with_block(kept, first, block, instruction, form)
     return Assembled(
         transcript=Transcript(system=_system(system, form, bounds, cuts), parts=tuple(shown_parts)),
