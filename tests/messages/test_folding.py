@@ -54,15 +54,12 @@ def test_every_prefix_of_a_conversation_folds_to_one_that_providers_accept(form:
             own = {id(message) for message in messages}
             for policy in POLICIES:
                 for bounds in BOUNDS:
-                    try:
-                        seen = fold(messages, policy, form=form, bounds=bounds)
-                    except UserError as error:
-                        assert bounds.prompt and "only the pinned ones" in str(error)
-                        continue
+                    seen = fold(messages, policy, form=form, bounds=bounds)
                     folds += 1
                     check(seen, form, waiting=True)
                     assert fold(seen, policy, form=form, bounds=bounds) == seen
                     shown, kept = pinned(seen), pinned(messages)
+                    kept = kept[:1] if bounds.prompt else kept
                     assert all(any(text.startswith(task) for text in shown) for task in kept)
                     assert [m for m in seen if m.get("role") == "system"] == [
                         m for m in messages if m.get("role") == "system"
@@ -72,7 +69,7 @@ def test_every_prefix_of_a_conversation_folds_to_one_that_providers_accept(form:
                         for m in seen
                         if m.get("role") == "assistant" or m.get("type") in ("reasoning", "function_call")
                     ]
-                    assert all(id(m) in own for m in said)
+                    assert all(id(m) in own or "reasoning_content" not in m for m in said)
                     assert bounds.prompt is None or tokens_of(seen) <= bounds.prompt
         assert json.dumps(whole) == before
     assert folds > 1_000
@@ -217,11 +214,11 @@ def test_bounds_hold_for_results_images_state_and_the_whole_prompt():
         False,
     ]
     assert fold(FOUR, bounds=Bounds(prompt=600))[-1] == FOUR[-1]
-    with pytest.raises(
-        UserError,
-        match=r"only the pinned ones, the state and the newest exchange are left; raise the bound of the prompt",
-    ):
-        fold([{"role": "user", "content": LONG * 3}, *call(1)], bounds=Bounds(prompt=300))
+    long_task, *newest = fold([{"role": "user", "content": LONG * 3}, *call(1)], bounds=Bounds(prompt=300))
+    assert long_task["content"].startswith(LONG[:400]) and long_task["content"].endswith(LONG[-200:])
+    assert "tokens of this message were left out ...]" in long_task["content"] and newest == call(1)
+    with pytest.raises(UserError, match="only the least of the pinned ones, the state and what waits for a result"):
+        fold([TASK, *call(1, text=LONG)[:1]], bounds=Bounds(prompt=300))
     long_state = fold(with_state(FOUR, "\n".join(f"line {i}" for i in range(200))), "fold(1)", bounds=Bounds(state=50))
     assert long_state[1]["content"].endswith("</memory>") and "line 0\n" in long_state[1]["content"]
     assert tokens_of(long_state[1:2]) < 80

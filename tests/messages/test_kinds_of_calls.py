@@ -217,11 +217,15 @@ def test_anthropics_results_come_first_and_in_one_message_and_no_text_is_empty()
     ]
 
 
-def test_anthropics_system_messages_stand_behind_the_first_of_the_user():
+REMINDER = {"role": "user", "content": "<system-reminder>\nBe brief.\n</system-reminder>"}
+
+
+def test_anthropics_system_messages_stand_behind_the_first_of_the_user_or_are_texts_at_their_place():
     system = {"role": "system", "content": "Be brief."}
-    messages = [TASK, use("a"), results("a"), system, use("b"), results("b")]
-    shown = fold(messages, form="anthropic")
-    assert shown == [TASK, system, *messages[1:3], *messages[4:]]
+    turns = [use("a"), results("a"), use("b"), results("b")]
+    assert fold([system, TASK, *turns], form="anthropic") == [TASK, system, *turns]
+    shown = fold([TASK, *turns[:2], system, *turns[2:]], form="anthropic")
+    assert shown == [TASK, *turns[:2], REMINDER, *turns[2:]]
     check(shown, "anthropic")
 
 
@@ -275,12 +279,13 @@ def test_an_empty_reply_is_left_out_and_one_that_refuses_or_speaks_is_not():
     assert fold([TASK, empty, LATER, refusal, LATER, spoken]) == [TASK, LATER, refusal, LATER, spoken]
 
 
-def test_late_system_messages_join_the_first_with_their_marks():
+def test_late_system_messages_join_the_first_with_their_marks_or_stay_at_their_place():
     marked = {"type": "text", "text": "Rules.", "cache_control": {"type": "ephemeral"}}
     first, late = {"role": "system", "content": [marked], "name": "ops"}, {"role": "developer", "content": "Be brief."}
-    shown = fold([first, TASK, chat("a"), tool("a"), late])
+    shown = fold([first, late, TASK, chat("a"), tool("a")])
     assert shown[0] == {**first, "content": [marked, {"type": "text", "text": "Be brief."}]}
     assert shown[1:] == [TASK, chat("a"), tool("a")]
+    assert fold([first, TASK, chat("a"), tool("a"), late]) == [first, TASK, chat("a"), tool("a"), REMINDER]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ stays         nothing note          whole
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mem1.errors import UserError
 from mem1.messages.bounds import (
     MESSAGE_TOKENS,
     Bounds,
@@ -19,11 +18,12 @@ from mem1.messages.bounds import (
     in_place_of,
     result_tokens,
     shortened,
-    tokens_of,
     without_images,
 )
-from mem1.messages.ours import Added, found_in, place_of, put_in_place
-from mem1.messages.selecting import Retention, Selected, waits
+from mem1.messages.cuts import Cuts, cut_message, without_unsigned_thoughts
+from mem1.messages.ours import Added, found_in, line_for, number_in, place_of, put_in_place
+from mem1.messages.reminders import without
+from mem1.messages.selecting import Retention, Selected
 from mem1.messages.thoughts import spoken
 from mem1.messages.transcript import (
     Exchange,
@@ -99,11 +99,13 @@ def assemble(
     instruction: str,
     form: Form,
     bounds: Bounds,
-    shown: dict[tuple[int, Retention, int | None], tuple[Result, ...]],
+    cuts: Cuts,
+    shown: dict[tuple[int, Retention, int | None, int | None], tuple[Result, ...]],
 ) -> Assembled:
     """The parts in their final order and length, with the state behind the last pinned message.
 
-    `shown`: results as an earlier call of the same parts showed them, by exchange, stay and images; it gets these.
+    `shown`: results as an earlier call of the same parts showed them, by exchange, stay, images and length; it gets
+    these.
     """
     stays = _with_thoughts(parts, selected.stays)
     lines = [] if state is None else [_OWN_TAG.sub("(", cut_state(state, bounds, selected.state_limit))]
@@ -111,19 +113,24 @@ def assemble(
     left_out: list[Result] = []
     kept: list[Part] = []
     first = len(parts)
-    images_left = _images_left(parts, stays, form, bounds)
+    images_left = {**_images_left(parts, stays, form, bounds), **cuts.images}
+    users = _users(parts, stays, form, bounds, cuts)
     for at, part in enumerate(parts):
         stay = stays.get(at)
         if stay is None:
-            kept.append(part)
+            if (user := users.get(at)) is not None:
+                kept.append(user)
             continue
         assert isinstance(part, Exchange)
         if stay in (Retention.WHOLE, Retention.ARCHIVED, Retention.MASKED):
             first = min(first, len(kept))
-            if part.results and (stay is not Retention.WHOLE or at in images_left or bounds.result is not None):
-                key = (at, stay, images_left.get(at))
+            if at in cuts.thoughts:
+                part = part._replace(said=without_unsigned_thoughts(part.said))
+            longest = cuts.results.get(at, bounds.result)
+            if part.results and (stay is not Retention.WHOLE or at in images_left or longest is not None):
+                key = (at, stay, images_left.get(at), longest)
                 if (results := shown.get(key)) is None:
-                    results = shown[key] = _results(part, stay, images_left.get(at), form, bounds)
+                    results = shown[key] = _results(part, stay, images_left.get(at), longest, form, bounds)
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
                     part = part._replace(results=results)
@@ -133,16 +140,19 @@ def assemble(
             kept.append(part)
             continue
         left_out += part.results
-        lines += _lines(part, selected.notes.get(at, ()), form, bounds)
+        lines += _lines(part, selected.notes.get(at, cuts.notes.get(at, ())), form, bounds)
         if bounds.handles:
             with_images = [result for result in part.results if images(form.content_of(result))]
             pictures += [f'[image dropped; recall("{handle_of(result, form)}") shows it]' for result in with_images]
     lines += [line for line in pictures[-_IMAGE_LINES:] if all(line not in other for other in lines)]
     whole = "\n".join(lines)
-    block = cut_state(whole, bounds, oldest_first=bool(selected.notes)) if lines else None
+    # images that are named behind a state belong to it when it comes back, and are within its limit
+    limits = [cuts.state, None if selected.notes or state is None else selected.state_limit]
+    limit = min([each for each in limits if each is not None], default=None)
+    block = cut_state(whole, bounds, limit, oldest_first=bool(selected.notes or cuts.notes)) if lines else None
     shown_parts, added = _with_block(kept, first, block, instruction, form)
     return Assembled(
-        transcript=Transcript(system=tuple(system), parts=tuple(shown_parts)),
+        transcript=Transcript(system=_system(system, form, bounds, cuts), parts=tuple(shown_parts)),
         added=added,
         block=block,
         state_tokens=bounds.count(whole),
@@ -150,29 +160,34 @@ def assemble(
     )
 
 
-def fitted(
-    parts: Sequence[Part], stays: dict[int, Retention], over: int, form: Form, bounds: Bounds, pending: Collection[str]
-) -> None:
-    """Reduce what stays until `over` tokens are saved: first older results, oldest first, then older exchanges.
+def _users(
+    parts: Sequence[Part], stays: Mapping[int, Retention], form: Form, bounds: Bounds, cuts: Cuts
+) -> dict[int, User]:
+    """Index of each message of the user that stays -> the message as it is shown; the first one that is left out gives
+    way to a line for all."""
+    found: dict[int, User] = {}
+    task = next(part for part in parts if isinstance(part, User)).message
+    left_out = [part.message for at in sorted(cuts.gone) if isinstance(part := parts[at], User)]
+    first, gone = min(cuts.gone, default=-1), False
+    for at, part in enumerate(parts):
+        if not isinstance(part, User):
+            gone = stays[at] in (Retention.NOTES, Retention.NOTHING)
+        elif at in cuts.gone:
+            if at == first:
+                found[at] = User(line_for(sum([number_in(message, task) for message in left_out]), task))
+        else:
+            left = without(part, cuts.reminders[at]) if gone and at in cuts.reminders else part
+            if left is not None and at in cuts.users:
+                left = left._replace(message=cut_message(left.message, cuts.users[at], bounds, form.text_type))
+            if left is not None:
+                found[at] = left
+    return found
 
-    The newest exchange and those that wait stay. Raises UserError where that does not suffice.
-    """
-    last = max(stays, default=-1)
-    for stay, saved in ((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens)):
-        for at in sorted(stays):
-            part = parts[at]
-            assert isinstance(part, Exchange)
-            if over <= 0 or at == last or waits(part, pending) or stays[at] in (Retention.NOTES, Retention.NOTHING):
-                continue
-            if stay is Retention.NOTHING or stays[at] is Retention.WHOLE:
-                over -= saved(part, form, bounds)
-                stays[at] = stay
-    if over > 0:
-        raise UserError(
-            f"the messages exceed the bound of {bounds.prompt:,} tokens by {over:,} although only the pinned ones, the "
-            "state and the newest exchange are left; raise the bound of the prompt (--prompt-tokens), or lower that of "
-            "results (--result-tokens) or of states (--state-tokens)"
-        )
+
+def _system(system: Sequence[Message], form: Form, bounds: Bounds, cuts: Cuts) -> tuple[Message, ...]:
+    if cuts.system is None:
+        return tuple(system)
+    return tuple([cut_message(message, cuts.system, bounds, form.text_type) for message in system])
 
 
 def _split(message: Message, added: Added) -> tuple[Message | None, str | None]:
@@ -231,7 +246,7 @@ def _lines(exchange: Exchange, notes: Sequence[str], form: Form, bounds: Bounds)
 
 
 def _results(
-    exchange: Exchange, stay: Retention, images_left: int | None, form: Form, bounds: Bounds
+    exchange: Exchange, stay: Retention, images_left: int | None, limit: int | None, form: Form, bounds: Bounds
 ) -> tuple[Result, ...]:
     """The results as they are shown; those that are shown whole are the same objects, and so are all of them."""
     shown: list[Result] = []
@@ -250,9 +265,9 @@ def _results(
                 place = place_of(result, form)
                 short = without_images(short, images_left, place.handle, bounds, form.text_type)
                 images_left = max(0, images_left - here)
-            if bounds.result is not None and bounds.count(texts(short)) > bounds.result:
+            if limit is not None and bounds.count(texts(short)) > limit:
                 place = place or place_of(result, form)
-                short = shortened(short, place.handle, bounds, bounds.result, form.text_type)
+                short = shortened(short, place.handle, bounds, limit, form.text_type)
         if place is not None and short is not content and (other := form.with_content(result, short)) is not result:
             result = other
             put_in_place(result, form.content_of(result), place.handle, gone=stay is not Retention.WHOLE)
@@ -281,21 +296,7 @@ def _images_left(
     return found
 
 
-def _results_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
-    """Tokens saved by handles in the place of results."""
-    return sum(
-        result_tokens(form.content_of(result), bounds) - _gone_tokens(result, form, bounds)
-        for result in exchange.results
-    )
-
-
-def _rest_tokens(exchange: Exchange, form: Form, bounds: Bounds) -> int:
-    """Tokens saved by dropping an exchange whose results have given way to handles."""
-    gone = sum(_gone_tokens(result, form, bounds) for result in exchange.results)
-    return tokens_of(exchange.said, bounds.count) + gone
-
-
-def _gone_tokens(result: Result, form: Form, bounds: Bounds) -> int:
+def gone_tokens(result: Result, form: Form, bounds: Bounds) -> int:
     """Tokens of the message in which a handle stands for a result; a result that is no longer stays itself."""
     content = form.content_of(result)
     place = in_place_of(content, result.call.name, "r00000000" if bounds.handles else None, bounds)

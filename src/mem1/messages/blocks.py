@@ -32,7 +32,7 @@ def read(messages: Sequence[Message]) -> Transcript:
         message = message_at(messages, at)
         role = message.get("role")
         if role == "system":
-            drafts.system.append(message)
+            drafts.add_system(message)
             continue
         if role not in ("user", "assistant"):
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: user, assistant, system")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
+from mem1.messages.reminders import as_reminder
 from mem1.messages.transcript import Call, Exchange, Message, Result, Transcript, User, is_state
 
 
@@ -107,6 +108,14 @@ class Drafts:
         draft = Draft()
         self.parts.append(draft)
         return draft
+
+    def add_system(self, message: Message) -> None:
+        """A system message. Behind a turn it is a text of the user's side: chat templates refuse a late one, and in
+        front it would change what every prompt begins with."""
+        if not any(isinstance(part, Draft) for part in self.parts):
+            self.system.append(message)
+        elif (reminder := as_reminder(message)) is not None:
+            self.add_user(User(reminder), lambda _: False)
 
     def add_user(self, user: User, closes_later: Callable[[str], bool]) -> None:
         """A message of the user. Inside a turn that goes on behind it, it moves before the turn, which has to stay one.

@@ -21,16 +21,19 @@ the messages that would be sent anyway, so it is served from the cache, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, Notes, memory_policy
 from mem1.memory.notes import standing
-from mem1.messages.assembly import Assembled, assemble, fitted, without_states
-from mem1.messages.bounds import UNBOUNDED, Bounds, tokens_of
+from mem1.messages.assembly import Assembled, assemble, without_states
+from mem1.messages.bounds import UNBOUNDED, Bounds, remembering, tokens_of
+from mem1.messages.cuts import Cuts
+from mem1.messages.fitting import Fitting
 from mem1.messages.forms import CHAT, form_of
 from mem1.messages.ours import put_behind
+from mem1.messages.reminders import outdated
 from mem1.messages.selecting import Retention, Seen, selected
 from mem1.messages.text_calls import calls_in
 from mem1.messages.thoughts import without_thoughts
@@ -94,6 +97,8 @@ class Folded:
     """Whether the model should write a state before its next turn."""
     wanted_tokens: int | None = None
     """Tokens that it should have; None: as many as the bounds allow."""
+    cut: tuple[str, ...] = ()
+    """What was shortened or left out beyond results and exchanges, so that the rest fits; in words."""
     waits: bool = False
     """Whether a call waits for its result."""
 
@@ -110,7 +115,7 @@ def fold(
 
     `form`: "chat", "responses" or "anthropic". `pending`: ids of calls whose result is not the last one yet (approvals,
     long-running tools); their exchanges stay whole. Raises UserError for a conversation that no provider would accept,
-    naming the message, and where the pinned messages alone exceed `bounds.prompt`.
+    naming the message, and where even the least of it exceeds `bounds.prompt` (`mem1.messages.fitting`).
     """
     kind = form_of(form)
     return folded(kind.read(messages), memory_policy(policy), form=kind, bounds=bounds, pending=pending).messages
@@ -225,19 +230,27 @@ def folded(
     parts, state, boundary = without_states(transcript, form)
     if not any(isinstance(part, User) for part in parts):
         raise UserError("the conversation has no message of the user; providers refuse it, and there is no task to pin")
+    bounds = replace(bounds, count=remembering(bounds.count))
     chosen = selected(parts, state, boundary, _bounded(policy, bounds), form, bounds, pending)
-    stays, instruction = chosen.stays, instruction_of(policy)
-    shown: dict[tuple[int, Retention, int | None], tuple[Result, ...]] = {}
+    stays, instruction, cuts = chosen.stays, instruction_of(policy), Cuts(reminders=outdated(parts))
+    shown: dict[tuple[int, Retention, int | None, int | None], tuple[Result, ...]] = {}
 
     def assembled() -> Assembled:
-        return assemble(transcript.system, parts, chosen, state, instruction, form, bounds, shown)
+        return assemble(transcript.system, parts, chosen, state, instruction, form, bounds, cuts, shown)
 
     found = assembled()
     written = form.write(found.transcript)
-    while bounds.prompt is not None and (over := tokens_of(written, bounds.count) - bounds.prompt) > 0:
-        fitted(parts, stays, over, form, bounds, pending)
-        found = assembled()
-        written = form.write(found.transcript)
+    limit = bounds.prompt
+    if limit is not None and (over := tokens_of(written, bounds.count) - limit) > 0:
+
+        def measured() -> tuple[int, int]:
+            nonlocal found, written
+            found = assembled()
+            written = form.write(found.transcript)
+            return tokens_of(written, bounds.count) - limit, bounds.count(found.block or "")
+
+        fitting = Fitting(transcript.system, parts, stays, cuts, form, bounds, pending)
+        fitting.fit(over, bounds.count(found.block or ""), measured)
     if found.added is not None:
         put_behind(found.transcript, found.added, form)
     return Folded(
@@ -250,6 +263,7 @@ def folded(
         whole=sum(stay is Retention.WHOLE for stay in stays.values()),
         due=chosen.due,
         wanted_tokens=chosen.wanted_tokens,
+        cut=tuple(cuts.said),
         waits=any(part.pending for part in found.transcript.parts if isinstance(part, Exchange)),
     )
 

@@ -52,7 +52,7 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
         elif role == "user":
             drafts.add_user(User(message=message), _never)
         elif role in _SYSTEM:
-            drafts.system.append(message)
+            drafts.add_system(message)
         elif role == "function":  # before there were tools: called by name alone
             drafts.answer(message.get("name"), message, at)
         else:
@@ -121,7 +121,7 @@ def _read_responses(given: Sequence[Message]) -> Transcript:
             if role == "user":
                 drafts.add_user(User(message=item), lambda id, at=at: closed.get(id, -1) > at)
             else:
-                drafts.system.append(item)
+                drafts.add_system(item)
         elif type == "message" and role != "assistant":
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
         elif (answered := items.kind_of_answer(item)) is not None:

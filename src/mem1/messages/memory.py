@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
 from mem1.messages.assembly import handle_of, without_states
-from mem1.messages.bounds import LEAST, UNBOUNDED, Bounds, common_tokens, tokens_of
+from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, tokens_of, without_tools
 from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
@@ -66,7 +66,8 @@ class Event:
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
-    "appends": a state would be due, but appending is still cheaper."""
+    "appends": a state would be due, but appending is still cheaper; "cut": the bound of the prompt took
+    more than results and exchanges."""
     policy: str
     exchange: int
     """Exchanges of the conversation so far."""
@@ -81,7 +82,7 @@ class Event:
     left_out: tuple[str, ...] = ()
     """Handles that were not left out before."""
     why: str = ""
-    """For "no_state": what the model did instead; for "appends": `Memory.advice`."""
+    """For "no_state": what the model did instead; for "appends": `Memory.advice`; for "cut": what."""
 
 
 class Memory:
@@ -304,20 +305,8 @@ class Memory:
         return replace(now, log=log, found=found, request=None)
 
     def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
-        bounds = self._limits(max(known.beside, beside))
+        bounds = without_tools(self.bounds, beside, known.beside, known.scale)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
-
-    def _limits(self, beside: int) -> Bounds:
-        """The bounds, with what is left of the prompt beside the tools."""
-        limit = self.bounds.prompt
-        if limit is None or not beside:
-            return self.bounds
-        if limit - beside < LEAST["prompt"]:
-            raise UserError(
-                f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
-                "tools; raise the bound of the prompt (--prompt-tokens)"
-            )
-        return replace(self.bounds, prompt=limit - beside)
 
     def _told(self, now: _Now) -> _Prompt:
         """What is shown, after its event."""
@@ -327,7 +316,9 @@ class Memory:
             self._tell("state", now)
         elif len(missing) > now.known.left_out:
             self._tell("left_out", now)
-        self._learn(now, state=found.state, left_out=len(missing))
+        if set(found.cut) - set(now.known.cut):
+            self._tell("cut", now, why="; ".join(found.cut))
+        self._learn(now, state=found.state, left_out=len(missing), cut=found.cut)
         prompt = _Prompt(found.messages)
         prompt.key = now.key
         return prompt

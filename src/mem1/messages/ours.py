@@ -38,6 +38,7 @@ class Added(NamedTuple):
 
 _PLACES: Latest[Place] = Latest(1 << 16)
 _ADDED: Latest[Added] = Latest(1 << 14)
+_LEFT_OUT: Latest[int] = Latest(1 << 14)
 _HOLDERS: Latest[bool] = Latest(1 << 14)
 """Texts behind which something stands: few conversations have one, and the others need not be looked through."""
 
@@ -51,6 +52,21 @@ def place_of(result: Result, form: Form) -> Place:
     """The result behind a shortened one, or itself."""
     digest = digest_of(result, form.content_of(result))
     return _PLACES.get(digest) or Place(f"r{digest[:8]}", False)
+
+
+def line_for(number: int, task: Message) -> Message:
+    """The line for so many messages of the user that were left out behind the task; it is remembered."""
+    line = f"[{number:,} earlier messages of the user were left out]"
+    _LEFT_OUT[hashed(line, texts(task.get("content")))] = number
+    return {"role": "user", "content": line}
+
+
+def number_in(message: Message, task: Message) -> int:
+    """Messages of the user for which a message stands: itself, or those that were left out."""
+    content = message.get("content")
+    if not isinstance(content, str) or not content.startswith("["):
+        return 1
+    return _LEFT_OUT.get(hashed(content, texts(task.get("content")))) or 1
 
 
 def put_behind(shown: Transcript, added: Added, form: Form) -> None:

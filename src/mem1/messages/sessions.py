@@ -26,6 +26,8 @@ class Known:
     """As it was shown."""
     left_out: int = 0
     """Results that were not shown whole."""
+    cut: tuple[str, ...] = ()
+    """What else was cut for the bound of the prompt, in words."""
     failures: int = 0
     """To write a state, since the last one."""
     asks_from: int = 0
