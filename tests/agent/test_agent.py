@@ -185,7 +185,7 @@ class TestTools:
         assert [tool["function"]["name"] for tool in again.tools] == ["echo", "recall"]
 
     def test_a_long_result_is_shortened_and_can_be_read_on(self):
-        long = "".join(f"{i}," for i in range(3000))
+        long = "".join(f"{i}," for i in range(1500))
         read = Tool(name="read", description="Reads.", parameters={"type": "object"}, call=lambda _: long)
         shown: list[str] = []
 

@@ -1,7 +1,7 @@
 """Counts what an agent's calls of the model use: by the provider's usage where there is one, else by estimate.
 
 provider says   prompt 1,200, cached 1,024, output 90        counted as it says
-it says nothing                                              tokens of messages and tools at four characters each;
+it says nothing                                              tokens of messages and tools as they are estimated;
                                                              cached is what the call before it began with, too
 """
 
