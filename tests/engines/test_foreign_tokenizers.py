@@ -124,9 +124,8 @@ class TestEndsToo:
     def codec(*, begins: bool = True) -> Codec:
         made = made_tokenizer(adds_bos=False)
         marks = [(mark, made.token_to_id(mark)) for mark in (BOS, "<|im_end|>")]
-        made.post_processor = TemplateProcessing(
-            single=f"{BOS if begins else ''} $A <|im_end|>", special_tokens=marks[not begins :]
-        )
+        single = f"{BOS} $A <|im_end|>" if begins else "$A <|im_end|>"
+        made.post_processor = TemplateProcessing(single=single, special_tokens=marks[not begins :])
         return Codec(made)
 
     @pytest.mark.parametrize("begins", [True, False])

@@ -96,14 +96,13 @@ class Recipe(Config):
     package.module:Name; empty: nowhere."""
     warnings: RunWarnings = RunWarnings()
 
-    @model_validator(mode="before")
     @classmethod
-    def _speaks_as_in_an_earlier_version(cls, given: Any) -> Any:
+    def as_written_now(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Read `[chat]` and model.chat_template, which say one thing each, as the protocol that replaces them.
 
         Beside a protocol, or with keys that [protocol] has not, they are mistakes like any other earlier key.
         """
-        if not isinstance(given, Mapping) or "protocol" in given:
+        if "protocol" in given:
             return given
         model, chat = given.get("model"), given.get("chat")
         framed = model.get("chat_template") if isinstance(model, Mapping) else None
