@@ -24,7 +24,7 @@ from mem1.engines.base import Engine, Script, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages, Sampled
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
-from mem1.engines.dialects import TokenIds
+from mem1.engines.dialects import PROBE, Chat, CompletionResponse, ContextIds, Text, TokenIds
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.policy_sampler import CompletionBody, rows
@@ -85,6 +85,10 @@ def folder_of(path: Path, template: str, *, adds_bos: bool = True, padding: int 
     return path
 
 
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
 def begins_once(contexts: Sequence[Sequence[int]]) -> bool:
     """Whether each has exactly one BOS, at its start."""
     return bool(contexts) and all(ids[0] == BOS_ID and list(ids).count(BOS_ID) == 1 for ids in contexts)
@@ -111,11 +115,54 @@ def test_a_context_begins_once_with_what_the_tokenizer_puts_before_every_text():
     assert plain.bos_ids == () and plain.with_bos((BOS_ID, *ids)) == plain.without_bos((BOS_ID, *ids)) == (BOS_ID, *ids)
 
 
-def test_a_tokenizer_that_ends_texts_too_begins_contexts_and_does_not_end_them():
-    made = made_tokenizer(adds_bos=False)
-    marks = [(mark, made.token_to_id(mark)) for mark in (BOS, "<|im_end|>")]
-    made.post_processor = TemplateProcessing(single=f"{BOS} $A <|im_end|>", special_tokens=marks)
-    assert Codec(made).bos_ids == (BOS_ID,)
+class TestEndsToo:
+    """A tokenizer that puts a token after every text, as some fine-tuned Llamas and all of the T5 family have."""
+
+    IDS = CODEC.encode("Who founded Alvex?")
+
+    @staticmethod
+    def codec(*, begins: bool = True) -> Codec:
+        made = made_tokenizer(adds_bos=False)
+        marks = [(mark, made.token_to_id(mark)) for mark in (BOS, "<|im_end|>")]
+        single = f"{BOS} $A <|im_end|>" if begins else "$A <|im_end|>"
+        made.post_processor = TemplateProcessing(single=single, special_tokens=marks[not begins :])
+        return Codec(made)
+
+    @pytest.mark.parametrize("begins", [True, False])
+    def test_contexts_begin_and_do_not_end(self, begins: bool):
+        codec, bos = self.codec(begins=begins), (BOS_ID,) if begins else ()
+        end = CODEC.tokenizer.token_to_id("<|im_end|>")
+        assert (codec.bos_ids, codec.eos_ids, CODEC.eos_ids) == (bos, (end,), ())
+        assert codec.with_bos(codec.encode("Who founded Alvex?")) == (*bos, *self.IDS)
+        for theirs in ((*bos, *self.IDS, end), (*bos, *self.IDS), self.IDS):
+            assert codec.without_added(theirs) == self.IDS
+
+    def test_a_server_of_text_is_told_to_add_nothing_where_it_knows_that_field(self):
+        codec, asked = self.codec(), {"model": "m", "max_tokens": 5, "temperature": 1.0, "stops": ()}
+
+        def body(dialect: Text, codec: Codec) -> dict[str, Any]:
+            return json.loads(dialect.encode(dialect.request(codec, codec.with_bos(self.IDS), seed=0, **asked)))
+
+        told, other = body(Text(extras=True), codec), body(Text(), codec)
+        assert (told["prompt"], told["add_special_tokens"]) == (f"{BOS}Who founded Alvex?", False)
+        assert other["prompt"] == "Who founded Alvex?" and "add_special_tokens" not in other
+        assert "add_special_tokens" not in body(Text(extras=True), CODEC), "one that ignores the field would add a BOS"
+        (message,) = body(Chat(extras=True), codec)["messages"]
+        assert message["content"] == "Who founded Alvex?"
+
+    def test_a_server_that_adds_both_although_told_not_to_has_the_same_tokenizer(self):
+        codec = self.codec()
+        theirs = tuple(codec.tokenizer.encode(PROBE).ids)
+        choice = {"text": "", "finish_reason": "length", "token_ids": [5], "prompt_token_ids": list(theirs)}
+        assert Text(extras=True).after_probe(_answer(choice), codec) == TokenIds()
+        counted = _answer({"text": "", "finish_reason": "length"}, prompt_tokens=len(theirs))
+        assert isinstance(Text(extras=True).after_probe(counted, codec), ContextIds)
+        assert not isinstance(Text(extras=True).after_probe(counted, CODEC), ContextIds), "two more than there are"
+
+
+def _answer(choice: dict[str, Any], **usage: int) -> CompletionResponse:
+    told = {"usage": {**usage, "completion_tokens": 1}} if usage else {}
+    return Text().read(json.dumps({"choices": [choice], **told}).encode(), ())
 
 
 @pytest.mark.parametrize("template", ["", CHAT_TEMPLATE, WITH_BOS], ids=["plain", "framed", "framed with BOS"])
@@ -240,7 +287,7 @@ class TestEnds:
     """What a server of the saved folder needs to know to stop."""
 
     def saved(self, folder: Path, tmp_path: Path, **fields: Any) -> Any:
-        """eos_token_id of the saved policy and of its checkpoint."""
+        """eos_token_id of the saved policy and of its checkpoint, in both configurations."""
         config = Recipe(
             tasks=SMALL,
             budget={"completion_extra": 4, "context": 8000},  # type: ignore[arg-type]
@@ -250,9 +297,45 @@ class TestEnds:
         )
         assert train(config, tmp_path / "run", command=["mem1", "train"]).complete
         kept = [tmp_path / "run" / "policy", *(tmp_path / "run" / "checkpoints").glob("*/model")]
-        ends = {json.dumps(json.loads((f / "generation_config.json").read_text())["eos_token_id"]) for f in kept}
+        ends = {
+            json.dumps(read_json(f, name)["eos_token_id"]) for f in kept for name in ("generation_config", "config")
+        }
         assert len(kept) == 2 and len(ends) == 1
         return json.loads(ends.pop())
+
+    @pytest.mark.parametrize(
+        ("generation", "config", "ends"),
+        [
+            ({"eos_token_id": [0, 1], "temperature": 0.6, "do_sample": False, "own": 3}, 1, [0, 1]),
+            ({"top_p": 0.8, "do_sample": True}, 1, [1]),
+            ({"top_p": 0.8, "do_sample": True}, [1, 0], [1, 0]),
+            (None, 1, [1]),
+            ({"eos_token_id": None}, None, []),
+        ],
+        ids=["several and a setting without use", "only config.json", "a list there", "no file", "no end of its own"],
+    )
+    def test_what_the_folder_says_of_generation_is_kept_and_saving_again_changes_nothing(
+        self, tmp_path: Path, generation: dict[str, Any] | None, config: Any, ends: list[int]
+    ):
+        folder = folder_of(tmp_path / "m", QWEN25_LIKE)
+        (folder / "config.json").write_text(json.dumps({**read_json(folder, "config"), "eos_token_id": config}))
+        (folder / "generation_config.json").unlink()
+        if generation is not None:
+            (folder / "generation_config.json").write_text(json.dumps(generation))
+        end = CODEC.tokenizer.token_to_id("<|im_end|>")
+        wanted = [*ends, end] if ends else end
+        for start, out in ((folder, tmp_path / "one"), (tmp_path / "one", tmp_path / "two")):
+            recipe = Recipe(model=ModelConfig(path=str(start)), protocol=Protocol(kind="tools"), tasks=SMALL)
+            make_policy(recipe).save(out)
+            told = read_json(out, "generation_config")
+            assert told["eos_token_id"] == read_json(out, "config")["eos_token_id"] == wanted
+            assert {key: told[key] for key in generation or {} if key != "eos_token_id"} == {
+                key: value for key, value in (generation or {}).items() if key != "eos_token_id"
+            }
+        load_policy(tmp_path / "one").save(tmp_path / "again")
+        for name in ("generation_config.json", "config.json", "protocol.json", "chat_template.jinja"):
+            once, *others = ((tmp_path / of / name).read_bytes() for of in ("one", "two", "again"))
+            assert others == [once, once], name
 
     @pytest.mark.parametrize("padding", [0, 64])
     def test_a_model_that_speaks_in_messages_stops_at_their_end_and_at_its_own(self, tmp_path: Path, padding: int):

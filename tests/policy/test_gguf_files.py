@@ -27,7 +27,7 @@ from mem1.policy.gguf_export import GgufType, write_gguf
 from mem1.policy.gguf_files import _plain_folder, gguf_in, smollm2
 from mem1.policy.policy import load_policy
 
-pytest.importorskip("gguf")
+GGUFReader: Any = pytest.importorskip("gguf").GGUFReader
 
 
 class TestWhatIsAGgufFile:
@@ -171,6 +171,23 @@ class TestWritten:
         tokens = [json.loads((path / "tokenizer_config.json").read_text()) for path in (tiny, folder)]
         assert all(tokens[0][f"{name}_token"] == tokens[1][f"{name}_token"] for name in ("bos", "eos", "pad"))
         assert template_text(folder) == template_text(tiny)
+
+    @pytest.mark.parametrize(
+        ("stops", "end"),
+        [([0, 3, 2], 2), ([2, 0], 2), (0, None), ([0, 3], None), (None, None)],
+        ids=["after a tag", "first", "its own alone", "a tag alone", "none is said"],
+    )
+    def test_the_end_of_a_message_is_told_apart_from_that_of_a_text(
+        self, tiny: Path, tmp_path: Path, stops: Any, end: int | None
+    ):
+        folder = Path(shutil.copytree(tiny, tmp_path / "base"))
+        named = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps({**named, "eos_token": "<|endoftext|>"}))
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+        write_gguf(folder, tmp_path / "base.gguf")
+        read = GGUFReader(tmp_path / "base.gguf")
+        found = [read.get_field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+        assert [None if field is None else int(field.contents()) for field in found] == [0, end]
 
     def test_a_model_computes_the_same(self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ids = torch.tensor([Codec.load(tiny).encode(TEXTS[0])])

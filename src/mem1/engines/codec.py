@@ -80,9 +80,17 @@ class Codec:
     @cached_property
     def bos_ids(self) -> tuple[int, ...]:
         """Tokens that the tokenizer puts before every text; may be empty."""
-        encoded = self.tokenizer.encode("a")
-        pairs = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
-        return tuple(token for token, _ in takewhile(lambda pair: pair[1], pairs))
+        return tuple(takewhile(lambda token: token not in self._letter, self.tokenizer.encode("a").ids))
+
+    @cached_property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that the tokenizer puts after every text, which no context has; mostly empty."""
+        backwards = reversed(self.tokenizer.encode("a").ids if self._letter else ())
+        return tuple(takewhile(lambda token: token not in self._letter, backwards))[::-1]
+
+    @cached_property
+    def _letter(self) -> tuple[int, ...]:
+        return self.encode("a")
 
     def with_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
         """A context, or its head, that begins with what the tokenizer puts before every text, once."""
@@ -92,6 +100,12 @@ class Codec:
         """The same for whoever puts it there itself: a server that gets the text, or a template."""
         begun = bool(self.bos_ids) and tuple(ids[: len(self.bos_ids)]) == self.bos_ids
         return tuple(ids[len(self.bos_ids) :] if begun else ids)
+
+    def without_added(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Tokens of a text as another program has encoded it, without what the tokenizer puts around every text."""
+        inside = self.without_bos(ids)
+        ended = bool(self.eos_ids) and inside[-len(self.eos_ids) :] == self.eos_ids
+        return inside[: -len(self.eos_ids)] if ended else inside
 
     def within(self, ids: Sequence[int]) -> bool:
         """Whether the model knows these tokens. Those beyond the tokenizer's own decode to nothing."""
@@ -157,14 +171,16 @@ class Codec:
         tail = self.decode(ids[-LONGEST_STOP:])[-_LONGEST_STOP_TEXT:]
         return any(stop in tail for stop in stops)
 
-    def text_for_server(self, ids: Sequence[int]) -> str:
+    def text_for_server(self, ids: Sequence[int], *, whole: bool = False) -> str:
         """The text of a context for a server that recognises special tokens in text.
 
         Special tokens of the context are kept, but for what the server's tokenizer puts before every text itself. Text
         that only looks like one, of this tokenizer or well-known models, came from a document or a prompt, and is
         broken up (`break_tokens`).
+
+        whole       with that, for a server that is told to put nothing there
         """
-        ids = self.without_bos(ids)
+        ids = tuple(ids) if whole else self.without_bos(ids)
         text = self.decode(ids)
         if break_tokens(text, self.breakable) == text:
             return text

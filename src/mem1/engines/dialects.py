@@ -55,6 +55,8 @@ class CompletionRequest:
     model: str
     context: str
     """Text of the context, as the server may read it; not used where token ids are sent."""
+    whole: bool = False
+    """The text has all special tokens of the context, so that the server's tokenizer must add none."""
     context_ids: Sequence[int]
     opening: str = ""
     """The tag at the end of the context that the completion continues; empty: none."""
@@ -103,8 +105,12 @@ class Text:
 
     def request(self, codec: Codec, context_ids: Sequence[int], *, seed: int, **options: Any) -> CompletionRequest:
         """A request in this dialect; `options` are the other fields of CompletionRequest."""
+        # a server puts itself before a text what it must begin with, also one that ignores our fields; only a tokenizer
+        # that ends texts, too, has to be told: after an end the model would begin something new
+        whole = self.extras and not self.own_template and bool(codec.eos_ids)
         return CompletionRequest(
-            context=codec.text_for_server(context_ids),  # in which no document can write a special token
+            context=codec.text_for_server(context_ids, whole=whole),  # in which no document can write a special token
+            whole=whole,
             context_ids=context_ids,
             opening=opened(codec.decode(context_ids), options["stops"]),
             seed=seed % _SEEDS,
@@ -138,9 +144,10 @@ class Text:
         """
         theirs, ours = response.prompt_token_ids, codec.encode(PROBE)
         if theirs is None or response.token_ids is None:
-            counted = response.usage is not None and response.usage.input_tokens - len(ours) in (0, 1)  # 1: its BOS
+            most = max(1, len(codec.bos_ids + codec.eos_ids))  # 1: a BOS of the server's own
+            counted = response.usage is not None and 0 <= response.usage.input_tokens - len(ours) <= most
             return ContextIds(extras=self.extras) if counted else self
-        if codec.without_bos(theirs) != ours:  # a server may put it there though it was told not to
+        if codec.without_added(theirs) != ours:  # a server may put it there though it was told not to
             raise UserError(
                 f"the server's tokenizer is not the one given: it makes {len(theirs)} tokens of a text of which "
                 f"--tokenizer makes {len(ours)}, or other ones; give the folder of the model that is served"
@@ -199,7 +206,8 @@ class Text:
         return {**own, **(_EXTRAS if self.extras else {}), **self._context(request)}
 
     def _context(self, request: CompletionRequest) -> dict[str, Any]:
-        return {"prompt": sound_text(request.context)}
+        told = {"add_special_tokens": False} if request.whole else {}
+        return {"prompt": sound_text(request.context), **told}
 
     def _text(self, choice: Mapping[str, Any]) -> Any:
         return choice.get("text")

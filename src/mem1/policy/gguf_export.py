@@ -141,10 +141,24 @@ def _add_tokenizer(
     ):
         if name in special:
             add(special[name])
+    if (end := _end_of_message(tokenizer, folder, special)) is not None:
+        writer.add_eot_token_id(end)
     writer.add_add_bos_token(tokenizer.encode("").ids[:1] == [special.get("bos")])
     writer.add_add_space_prefix(False)
     if template := template_text(folder):
         writer.add_chat_template(template)
+
+
+def _end_of_message(tokenizer: Tokenizer, folder: Path, special: Mapping[str, int]) -> int | None:
+    """The token that ends the model's messages where this is not the end of a text; None: there is none.
+
+    One at which a server of the folder stops and that its template writes: llama.cpp leaves it out of the text, so it
+    must not be a tag.
+    """
+    path, template = folder / "generation_config.json", template_text(folder)
+    stops = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
+    own = [i for i in (stops if isinstance(stops, list) else []) if i != special.get("eos")]
+    return next((i for i in own if (token := tokenizer.id_to_token(i)) and token in template), None)
 
 
 def _special_tokens(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]) -> dict[str, int]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
 from mem1.durable import MANIFEST, read_manifest, seal, write_file
@@ -54,7 +55,8 @@ class Policy:
     chat_template: ChatTemplate = field(default_factory=ChatTemplate)
     """Chat template around every prompt; the empty one: plain prompts."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Other files of the tokenizer, such as chat_template.jinja and tokenizer_config.json, by name."""
+    """Other files of its folder by name: of the tokenizer, such as chat_template.jinja and tokenizer_config.json, and
+    how it was trained to speak."""
     folder: Path | None = None
     """Where it was loaded from; None: it was made here."""
     speaks: ResolvedProtocol | None = None
@@ -133,7 +135,8 @@ def load_policy(
         )
     template = ChatTemplate.load(folder, codec) if chat_template else ChatTemplate()
     on_device = model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-    return Policy(on_device, codec, template, tokenizer_files(folder), folder)
+    spoke = {SAVED: (folder / SAVED).read_bytes()} if (folder / SAVED).is_file() else {}
+    return Policy(on_device, codec, template, {**tokenizer_files(folder), **spoke}, folder)
 
 
 def own_chat(policy: Policy) -> ChatMessages:
@@ -160,8 +163,8 @@ def own_chat(policy: Policy) -> ChatMessages:
 def make_policy(config: Recipe) -> Policy:
     """The policy that a recipe starts from; a new one is determined by the seed.
 
-    Its `generation_config` names the tokens that end a completion of the recipe's protocol, besides its own, so that a
-    server of the saved folder stops there.
+    Its configurations name the tokens that end a completion of the recipe's protocol, besides its own, so that a server
+    of the saved folder stops there.
     """
     speaks = resolve(config)
     if config.model.new is not None:
@@ -170,13 +173,28 @@ def make_policy(config: Recipe) -> Policy:
         policy = load_policy(config.model.path or SHIPPED, chat_template=speaks.kind == FRAMED)
     policy = replace(policy, speaks=speaks)
     encoded = map(policy.codec.encode, policy.dialogue(speaks).stop_strings)
-    ends = [ids[0] for ids in encoded if len(ids) == 1]
-    generation = policy.model.generation_config
-    if generation is not None and ends:
-        own: Any = generation.eos_token_id
-        known = own if isinstance(own, list) else [own] if own is not None else []
-        generation.eos_token_id = list(dict.fromkeys([*known, *ends]))
+    _end_at(policy, [ids[0] for ids in encoded if len(ids) == 1])
     return policy
+
+
+def _end_at(policy: Policy, tokens: Sequence[int]) -> None:
+    """Add these tokens to those at which a server of the saved folder ends a completion, in both configurations."""
+    model: Any = policy.model
+    if model.generation_config is None:  # it cannot generate
+        return
+    of_folder = (model.generation_config.eos_token_id, model.config.eos_token_id)
+    own = next((given for given in of_folder if given is not None), [])
+    ends = list(dict.fromkeys([*(own if isinstance(own, list) else [own]), *tokens]))
+    if not ends:
+        return
+    model.config.eos_token_id = ends if len(ends) > 1 else ends[0]
+    if policy.folder is not None and (policy.folder / GENERATION_CONFIG_NAME).is_file():
+        # read with them, not changed: one that was changed is only saved where transformers finds no fault in it, and
+        # many that are published have one, such as a temperature without sampling
+        changed = {"eos_token_id": model.config.eos_token_id, "local_files_only": True}
+        model.generation_config = GenerationConfig.from_pretrained(policy.folder, **changed)
+    else:
+        model.generation_config = GenerationConfig.from_model_config(model.config)
 
 
 def check_sampled(model: PreTrainedModel, config: Recipe) -> None:
