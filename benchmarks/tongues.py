@@ -24,9 +24,7 @@ CUTOFFS = (1, 5, 10)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--qa", type=Path, default=QA, help="folder with corpus.jsonl.gz and train.jsonl, dev.jsonl and test.jsonl"
-    )
+    parser.add_argument("--qa", type=Path, default=QA, help="folder of corpus.jsonl.gz and the questions")
     parser.add_argument("--passages", type=int, default=12_000)
     parser.add_argument("--questions", type=int, default=1_000)
     parser.add_argument("--builds", type=int, default=3, help="the fastest of so many counts")

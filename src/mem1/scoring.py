@@ -57,10 +57,10 @@ _ALIKE = str.maketrans(
     {
         **{raised: f"^{plain}" for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)},
         **{c: f" {unicodedata.normalize('NFKC', c)}" for c in (*"¼½¾", *map(chr, range(0x2150, 0x215F)))},
-        **dict.fromkeys("“”„‟«»「」『』《》〈〉", '"'),
-        **dict.fromkeys("‘’‚‛ʼ′", "'"),
-        **dict.fromkeys("‐‑‒–—―−﹣－", "-"),
-        **dict(zip("。｡।、،؛؟٪٫٬", "...,,;?%.,", strict=True)),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f«»「」『』《》〈〉", '"'),
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'"),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d", "-"),
+        **dict(zip("。｡।、،؛؟٪\u066b٬", "...,,;?%.,", strict=True)),
         **dict.fromkeys(map(chr, (0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF))),
     }
 )

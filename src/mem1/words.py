@@ -46,15 +46,15 @@ _DIGITS, _FOREIGN_DIGITS = re.compile(r"\d+"), re.compile(r"(?![0-9])\d")
 _SAME = str.maketrans(
     {
         **dict.fromkeys("™℠", " "),
-        **dict.fromkeys("’‘ʼʹ′＇", "'"),
-        **dict.fromkeys("‐‑", "-"),
+        **dict.fromkeys("\u2019\u2018\u02bc\u02b9\u2032\uff07", "'"),
+        **dict.fromkeys("\u2010\u2011", "-"),
         # the soft hyphen, Arabic elongation, joiners, and marks of direction and variation
         **dict.fromkeys(map(chr, (0xAD, 0x640, *range(0x200B, 0x2010), 0x2060, 0xFEFF, *range(0xFE00, 0xFE10)))),
     }
 )
 """Signs written in several ways -> one of them; None: left out."""
 _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u06d6-\u06ed]+")
-_PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"})
+_PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"})
 _LONGEST = 5
 """Numbers of a version from which shorter versions are taken."""
 

@@ -1,9 +1,10 @@
+# ruff: noqa: RUF001, RUF002  (punctuation of these languages)
 """Two hundred passages and questions in Chinese, Japanese, Korean and Thai, made by rule of real names and words.
 
     people("zh")[0]  ->  (Passage("p0", "王建国", "王建国是在北京出生的画家..."), "请问王建国的故乡在哪座城市？")
 
-Twenty family names, or in Thai family names behind, times ten given names are 200 people. Each has a passage of the same
-sentences: a birthplace, a profession, a school and a year, drawn from small lists, so that every word but the name
+Twenty family names (in Thai behind) times ten given names are 200 people. Each has a passage of the same sentences: a
+birthplace, a profession, a school and a year, drawn from small lists, so that every word but the name
 stands in many passages; half of a name stands in ten or twenty, and the whole name also in the passage of the person
 that was drawn as a schoolmate. The question has the name and none of the sentences.
 """
@@ -59,7 +60,7 @@ TONGUES: Mapping[str, Tongue] = {
         places="서울 부산 대구 인천 광주 대전 울산 제주",
         jobs="화가 작가 의사 물리학자 작곡가 건축가",
         schools="서울대학교 연세대학교 고려대학교 부산대학교",
-        passage="{name}은 {place}에서 태어난 {job}이다. {year}년에 {school}를 졸업했으며 {mate}와 동창이다. 여러 상을 받았다.",
+        passage="{name}은 {place}에서 태어난 {job}이다. {year}년에 {school}를 졸업했고 {mate}와 동창이다.",
         question="{name}의 고향은 어디입니까?",
     ),
     "th": Tongue(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mem1.envs.base import Action, Observation, Outcome, TaskSource
 from mem1.envs.tasks import (
@@ -193,6 +193,13 @@ class QuestionFiles(QuestionTasks):
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
+
+    @field_validator("scorer")
+    @classmethod
+    def _scorer_is_known(cls, name: str) -> str:
+        if not callable(register.scorer.get(name)):
+            raise ValueError("the scorer must be a function (prediction, gold aliases) -> 0 or 1")
+        return name
 
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:
