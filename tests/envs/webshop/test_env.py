@@ -17,7 +17,7 @@ from worlds import SAMPLING, replay, rollout
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
-from mem1.envs.webshop.env import Pages, WebShopEnvironment
+from mem1.envs.webshop.env import Pages, WebShopEnvironment, meant
 from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
@@ -164,7 +164,7 @@ def test_a_search_is_understood_in_capitals_and_in_quotes(written: str):
 def test_quotes_inside_a_search_are_part_of_it():
     shop = ENVIRONMENT.shop
     start = shop.start([ENVIRONMENT.goals["rug"]])
-    for words in ('a 12" lamp', '"red" or "blue lamp', "6' x 9'", '""'):
+    for words in ('a 12" lamp', '"red" or "blue"', "6' x 9'", '""'):
         assert meant(shop, start, f"search[{words}]") == f"search[{words}]"
 
 

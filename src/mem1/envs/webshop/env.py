@@ -128,7 +128,8 @@ def meant(shop: Shop, session: Session, action: str) -> str:
     kind, argument = read[1].lower(), read[2].strip()
     plain = argument.strip(_QUOTES).strip()
     if kind == "search":
-        quoted = len(argument) > 1 and argument[0] in _QUOTES and argument[-1] in _QUOTES and plain
+        around = {argument[:1], argument[-1:]}
+        quoted = plain and around <= set(_QUOTES) and around.isdisjoint(plain)
         return f"search[{plain if quoted else argument}]"
     texts = {_folded(text): text for text in shop.actions(session).clickables}
     tried = (argument, plain, argument.rstrip("."), plain.rstrip("."))
