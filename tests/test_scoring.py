@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mem1.scoring import contains, exact_match, f1, normalize, score_answers, split_answers
+from mem1.scoring import contains, exact_match, exactly, f1, normalize, same, score_answers, split_answers
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,41 @@ def test_an_answer_contains_an_alias_as_whole_words(prediction: str, golds: list
 @given(st.text(alphabet="ab ,A"), st.lists(st.text(alphabet="ab ,A", max_size=4)))
 def test_what_matches_exactly_contains_a_gold_unless_nothing_is_left_of_it(prediction: str, golds: list[str]):
     assert contains(prediction, golds) >= exact_match(prediction, golds) * bool(normalize(prediction))
+
+
+APART = [
+    *(("-5", "5"), ("3.5", "35"), ("5%", "5"), ("$5", "5"), ("$5", "\u20ac5"), ("5 km", "5 m"), ("1.234", "1234")),
+    *(("C", "C#"), ("C#", "C++"), (".NET", "NET"), ("A+", "A"), ("!!!", "???"), ("The The", "The"), ("A", "The")),
+    *(("A", ""), ("10\u00b2", "102"), ("3\u00bd", "31/2"), ("5!", "5"), ("1990-95", "199095")),
+]
+ALIKE = [
+    *(("The Eiffel Tower.", "eiffel tower"), ("\u22125", "-5"), ("5 %", "5%"), ("$ 5", "$5"), ("5 KM", "5km")),
+    *(("1,234", "1234"), ("Cafe\u0301", "caf\u00e9"), ("\uff11\uff12", "12"), ("\u0663\u066b\u0665", "3.5")),
+    *(("\u0966", "0"), ("\u6771\u4eac\u3002", "\u6771\u4eac"), ("\u300c\u6771\u4eac\u300d", "\u6771\u4eac")),
+    *(('"C#"', "c#"), ("\u201cA\u201d", "a"), ("\u00bd", "1/2"), ("1990\u20131995", "1990-1995"), ("Yes!", "yes")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_the_exact_scorer_tells_signs_points_units_and_lone_articles_apart(one: str, other: str):
+    assert (same(one, [other]), same(other, [one]), same(one, [one])) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_the_exact_scorer_takes_other_ways_to_write_the_same_for_the_same(one: str, other: str):
+    assert (same(one, ["x", other]), same(other, [one])) == (1, 1)
+
+
+def test_the_exact_scorer_in_place_of_squads():
+    golds = [["-5"], ["The The"], ["C#"]]
+    assert score_answers("5; the; C", golds).em == [1.0, 1.0, 1.0]
+    assert score_answers("5; the; C", golds, scorer=same).em == [0.0, 0.0, 0.0]
+    assert score_answers("-5; the the; c#", golds, scorer=same).em == [1.0, 1.0, 1.0]
+
+
+@given(st.text(max_size=20))
+def test_an_exact_text_is_the_same_when_it_is_read_again(text: str):
+    assert same(text, [text]) == bool(exactly(text))
 
 
 @pytest.mark.parametrize(

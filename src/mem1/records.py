@@ -128,6 +128,8 @@ class Task:
     seed: int = 0
     labels: tuple[int, ...] = ()
     """Numbers of the questions in the prompt and in the answer (Q3, Q7), increasing; empty: 1 to N."""
+    scorer: str = ""
+    """Name of the rule that says whether an answer is right; empty: SQuAD's, where answers are texts."""
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -336,8 +338,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
-    """A plain dict for JSON, without labels where they are 1 to N."""
-    fields = {name: value for name, value in _fields(task).items() if name != "labels" or value}
+    """A plain dict for JSON, without labels where they are 1 to N, and without the scorer that is the default."""
+    fields = {name: value for name, value in _fields(task).items() if name not in ("labels", "scorer") or value}
     return {**fields, "questions": [_fields(question) for question in task.questions]}
 
 

@@ -140,6 +140,8 @@ class _Register:
     """Functions or classes that take the environment of a task configuration and return the one to use."""
     reward: Registry = Registry("reward")
     """Functions (task, attempt) -> reward."""
+    scorer: Registry = Registry("scorer")
+    """Functions (prediction, gold aliases) -> 1 if the answer is right, else 0 (`mem1.scoring.Scorer`)."""
     memory: Registry = Registry("memory")
     """Memories, for trained policies and chat agents (`mem1.MemoryPolicy`), or classes that make one from whole
     numbers."""

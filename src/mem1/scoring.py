@@ -1,10 +1,11 @@
-"""The one scorer, for reward and for evaluation: exact match and F1 by SQuAD's rules.
+"""The scorers, for reward and for evaluation: exact match by SQuAD's rules ("squad") or to the sign ("exact"), and F1.
 
-Source: the official SQuAD v1.1 evaluation script (Rajpurkar et al. 2016, arXiv 1606.05250): lower case,
+SQuAD's, the default: the official SQuAD v1.1 evaluation script (Rajpurkar et al. 2016, arXiv 1606.05250): lower case,
 no punctuation, no articles, white space folded; the best over the gold aliases.
 
     exact_match("The Eiffel Tower.", ["Eiffel Tower"])          -> 1
     f1("in Paris, France", ["Paris"])                           -> 0.5
+    same("-5 %", ["5%"]), same("C", ["C#"])                     -> 0, 0, where SQuAD's rules say 1
     contains("It is in Paris, France", ["Paris"])               -> 1
     score_answers("Paris; 1901", [["Paris"], ["1900"]]).em      -> [1.0, 0.0]
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 import math
 import re
 import string
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +51,52 @@ def exact_match(prediction: str, golds: Sequence[str]) -> int:
     """1 if the normalised prediction equals any normalised gold alias, else 0."""
     normalized = normalize(prediction)
     return int(any(normalized == normalize(gold) for gold in golds))
+
+
+_ALIKE = str.maketrans(
+    {
+        **{raised: f"^{plain}" for raised, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)},
+        **{c: f" {unicodedata.normalize('NFKC', c)}" for c in (*"¼½¾", *map(chr, range(0x2150, 0x215F)))},
+        **dict.fromkeys("\u201c\u201d\u201e\u201f«»「」『』《》〈〉", '"'),
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'"),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d", "-"),
+        **dict(zip("。｡।、،؛؟٪\u066b٬", "...,,;?%.,", strict=True)),
+        **dict.fromkeys(map(chr, (0xAD, *range(0x200B, 0x2010), 0x2060, 0xFEFF))),
+    }
+)
+"""Signs that mean the same -> one of them; None: invisible. A raised digit is none of the number before it."""
+_REWRITES: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r"\s+"), " "),
+    (re.compile(r"(?<=\d)[, '](?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=[-+$€£¥₹]) (?=\d)|(?<=\d) (?=[^\W\d_]|[%‰°])"), ""),
+    (re.compile(r"(?<=\w)[.,;:](?= |$)|(?<=[^\W\d_])[!?](?= |$)"), ""),
+)
+_LEADING = re.compile(r"(?:an?|the) (?!(?:an?|the)\b)")
+
+
+def exactly(text: str) -> str:
+    """What `same` compares: signs, points, units and lone articles stay.
+
+    Case, Unicode form and width, the script of digits, quotes around, a full stop and a leading article do not count.
+    """
+    plain = unicodedata.normalize("NFKC", text.translate(_ALIKE)).translate(_ALIKE).replace("\u2044", "/").casefold()
+    plain = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in plain)
+    for pattern, by in _REWRITES:
+        plain = pattern.sub(by, plain.strip())
+    plain = plain.strip("\"'` ") or plain
+    return _LEADING.sub("", plain, count=1) if _LEADING.match(plain) else plain
+
+
+def same(prediction: str, golds: Sequence[str]) -> int:
+    """1 if the prediction equals any gold alias, but for what `exactly` leaves out, else 0; "" equals nothing."""
+    written = exactly(prediction)
+    return int(bool(written) and any(written == exactly(gold) for gold in golds))
+
+
+Scorer = Callable[[str, Sequence[str]], int]
+"""(prediction, gold aliases) -> 1 if they match, else 0."""
+SQUAD = "squad"
+SCORERS: dict[str, Scorer] = {SQUAD: exact_match, "exact": same}
 
 
 def contains(prediction: str, golds: Sequence[str]) -> int:
@@ -91,14 +139,16 @@ def split_answers(answer: str, labels: Sequence[int]) -> list[str]:
     return [answers.get(label, "").strip() for label in labels]
 
 
-def score_answers(answer: str, golds: Sequence[Sequence[str]], labels: Sequence[int] | None = None) -> Scores:
+def score_answers(
+    answer: str, golds: Sequence[Sequence[str]], labels: Sequence[int] | None = None, *, scorer: Scorer = exact_match
+) -> Scores:
     """Score an answer text against N lists of gold aliases, by the labels of the questions; None: 1 to N.
 
     A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
     """
     pieces = split_answers(answer, range(1, len(golds) + 1) if labels is None else labels)
     return Scores(
-        em=[float(bool(p) and exact_match(p, g)) for p, g in zip(pieces, golds, strict=True)],
+        em=[float(bool(p) and scorer(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],
     )
 

@@ -20,6 +20,7 @@ SHIPPED: Mapping[str, Mapping[str, str] | str] = {
         "gymnasium": "mem1.envs.gymnasium:GymnasiumTasks",
         "verifiers": "mem1.envs.verifiers.tasks:VerifiersTasks",
     },
+    "scorer": "mem1.scoring:SCORERS",
     "memory": "mem1.memory.policies:POLICIES",
     "prompt": "mem1.tasks.prompts:PROMPTS",
     "dataset": "mem1.tasks.datasets.reading:FORMATS",

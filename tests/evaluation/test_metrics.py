@@ -74,6 +74,14 @@ def row(*trajectories: Trajectory, shape: ModelShape | None = None) -> Row:
     return summarize(trajectories, policy="trained", context="constant", objectives=2, shape=shape)
 
 
+def test_a_row_names_the_scorer_of_its_exact_matches():
+    exact = dataclasses.replace(CONSTANT, task=dataclasses.replace(TASK, scorer="exact"))
+    assert (row(CONSTANT).scorer, row(exact).scorer, row(CONSTANT, exact).scorer) == ("squad", "exact", "squad, exact")
+    assert row(dataclasses.replace(CONSTANT, metrics={"steps": 3.0})).scorer is None
+    bought = dataclasses.replace(CONSTANT, turns=(turn((P, P), (A,), action="act"),))
+    assert row(bought).scorer is None
+
+
 def test_the_scorer_is_the_one_that_also_gives_the_reward():
     import mem1.scoring
 

@@ -17,6 +17,8 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.records import Passage
 from mem1.retrieval import BM25
+from mem1.retrieval.index_folder import open_bm25
+from mem1.tasks.datasets import write_passages
 
 
 def ids(bm25: BM25, query: str, k: int = 10) -> list[str]:
@@ -141,6 +143,23 @@ def test_an_index_of_another_format_must_be_built_again(tmp_path: Path):
     (tmp_path / "index" / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(UserError, match="format 99"):
         BM25.load(tmp_path / "index")
+
+
+def test_an_index_of_other_words_is_never_searched_and_the_cache_builds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_passages(tmp_path / "towns.jsonl", TOWNS)
+    with monkeypatch.context() as before:
+        before.setattr("mem1.retrieval.bm25.VERSION", 1)
+        open_bm25(tmp_path / "towns.jsonl", tmp_path / "cache")
+        BM25.build(TOWNS).save(tmp_path / "index")
+    with pytest.raises(UserError, match="cuts texts into other words; build the index again"):
+        BM25.load(tmp_path / "index")
+    capsys.readouterr()
+    assert ids(open_bm25(tmp_path / "towns.jsonl", tmp_path / "cache"), "Sweden") == ["p2"]
+    assert "other words" in (said := capsys.readouterr().err) and "rebuilding it" in said
+    open_bm25(tmp_path / "towns.jsonl", tmp_path / "cache")
+    assert not capsys.readouterr().err
 
 
 INDEX_FILES = [

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 INDEX = "index"
 README = "README.md"
-_VERSION = 2
+_VERSION = 3
 """Raised when the same passages and options give other questions."""
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mem1.envs.base import Action, Observation, Outcome, TaskSource
 from mem1.envs.tasks import (
@@ -38,7 +38,7 @@ from mem1.registry import register
 from mem1.retrieval import RetrievalFailed, Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.index_folder import first_passages, open_passages, open_retriever
-from mem1.scoring import score_answers
+from mem1.scoring import SQUAD, score_answers
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import (
     Composition,
@@ -105,8 +105,9 @@ class SearchEnvironment:
         return [observations[i] for i in range(len(actions))]
 
     def score(self, task: Task, answer: str) -> Outcome:
-        """The reward; exact match ("em") and F1 ("f1") per question as metrics."""
-        scores = score_answers(answer, [q.answers for q in task.questions], task.numbers)
+        """The reward; exact match ("em") by the task's scorer and F1 ("f1") per question as metrics."""
+        scorer = register.scorer.get(task.scorer or SQUAD)
+        scores = score_answers(answer, [q.answers for q in task.questions], task.numbers, scorer=scorer)
         reward = sum(scores.em) / (len(scores.em) if self.reward == "mean" else 1)
         return Outcome(reward, {"em": tuple(scores.em), "f1": tuple(scores.f1)})
 
@@ -176,6 +177,9 @@ class QuestionFiles(QuestionTasks):
     recognised from their content."""
     aliases: str | None = None
     """id_aliases.json of 2WikiMultihopQA; None: the answers of the questions' files alone."""
+    scorer: str = SQUAD
+    """When an answer is right: squad, by SQuAD's rules; exact, where signs, points and units count; or one of your own,
+    as package.module:name."""
     development_questions: str | None = None
     """File of the questions of validations during training (`evaluation.every`); None: no validation."""
     decompose: bool = False
@@ -189,6 +193,13 @@ class QuestionFiles(QuestionTasks):
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
     turn_limit: TurnLimit = TurnLimit()
+
+    @field_validator("scorer")
+    @classmethod
+    def _scorer_is_known(cls, name: str) -> str:
+        if not callable(register.scorer.get(name)):
+            raise ValueError("the scorer must be a function (prediction, gold aliases) -> 0 or 1")
+        return name
 
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:
@@ -291,6 +302,7 @@ class FileQuestions(TaskSource):
             tags=self.tags,
             turn_limit=self.config.turn_limit,
             corpus=self.corpus,
+            scorer="" if self.config.scorer == SQUAD else self.config.scorer,
         )
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:

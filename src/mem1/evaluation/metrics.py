@@ -31,7 +31,7 @@ from mem1.evaluation.tokens import (
 )
 from mem1.protocol import ACT, MALFORMED, SEARCH
 from mem1.records import Ended, Task, Trajectory
-from mem1.scoring import contains, exact_match, f1, normalize, score_answers, split_answers
+from mem1.scoring import SQUAD, contains, exact_match, f1, normalize, score_answers, split_answers
 from mem1.tasks.compose import question_keys
 
 OF_TIME = frozenset({"seconds", "seconds_p95"})
@@ -74,6 +74,8 @@ class Row:
     """Number of trajectories in this row."""
     questions: int
     """Number of distinct questions; less than tasks times N if questions occur in several tasks."""
+    scorer: str | None = None
+    """Name of the scorer of `em`; several: joined by commas; None: answers are not texts, or `em` is not measured."""
     em: float | None
     """Exact match per objective, in [0, 1]: mean over tasks of the mean over the N objectives; None: not measured in
     this domain."""
@@ -209,6 +211,11 @@ def contained(trajectory: Trajectory) -> float | None:
     return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
 
+def scorer_names(trajectories: Sequence[Trajectory]) -> str:
+    """The scorers of these attempts, in their order. Raises ValueError for one without its task."""
+    return ", ".join(dict.fromkeys(task_of(trajectory).scorer or SQUAD for trajectory in trajectories))
+
+
 def duplicate_searches(trajectory: Trajectory) -> int:
     """Number of searches whose query, normalised like answers, repeats an earlier one of this trajectory."""
     queries = [normalize(turn.content) for turn in trajectory.turns if turn.action == SEARCH]
@@ -250,6 +257,7 @@ def summarize(
             others[name] = _mean([_mean(t.per_objective(name)) for t in trajectories])
             if any(isinstance(t.metrics.get(name), tuple) for t in trajectories):
                 others[f"{name}_low"], others[f"{name}_high"] = _interval(name, trajectories)
+    held = [contained(t) for t in trajectories]
     turns = [turn for t in trajectories for turn in t.turns]
     facts = fidelity(trajectories)
 
@@ -269,12 +277,13 @@ def summarize(
         objectives=objectives,
         tasks=len(trajectories),
         questions=len({key for t in trajectories for key in question_ids(t)}),
+        scorer=None if "em" not in measured or all(c is None for c in held) else scorer_names(trajectories),
         em=_mean(em) if "em" in measured else None,
         em_low=low,
         em_high=high,
         f1=mean(lambda t: _mean(t.per_objective("f1"))) if "f1" in measured else None,
         metrics=others,
-        contains=_mean_of_some([contained(t) for t in trajectories]),
+        contains=_mean_of_some(held),
         em_by_depth=em_by_depth(trajectories),
         reward=mean(lambda t: t.reward or 0.0),
         turns=mean(lambda t: len(t.turns)),

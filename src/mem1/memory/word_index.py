@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+
+from mem1.words import words_of
 
 
 class WordIndex:
-    """Some texts, which can be compared with a query; words are compared in lower case."""
+    """Some texts, which can be compared with a query by their words (`mem1.words`)."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         from mem1.lexical import bm25s
 
-        words = [_words(text) for text in texts]
+        # BM25 needs at least one word, so a text without any gets the empty one
+        words = [words_of(text) or [""] for text in texts]
         self._known = {word for of_one in words for word in of_one}
         self._bm25 = bm25s.BM25()
         self._bm25.index(words, show_progress=False)
@@ -20,10 +22,5 @@ class WordIndex:
 
     def scores(self, query: str) -> list[float]:
         """The BM25 score of each text, in their order; 0 where it shares no word with the query."""
-        known = [word for word in _words(query) if word in self._known]
+        known = [word for word in words_of(query, asked=True) if word in self._known]
         return self._bm25.get_scores(known).tolist() if known else [0.0] * self._size
-
-
-def _words(text: str) -> list[str]:
-    # BM25 needs at least one word, so a text without any gets the empty one
-    return re.findall(r"\w+", text.lower()) or [""]

@@ -3,18 +3,17 @@
     bm25 = BM25.build([Passage("p0", "Oslo", "Oslo is the capital of Norway."), ...])
     bm25.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", ...), 1.93), ...]]
 
-    words_of("The cats, asleep")                    ->  ["the", "cats", "asleep"]
-    Numbers(stem=True).of_text("The cats, a cat")   ->  [0, 0]      "the" is a stop word, "a" has one letter
+    Numbers(stem=True).of_text("The cats, a cat")   ->  [0, 0]      "the" and "a" are stop words
 
 Robertson & Zaragoza (2009) in Lucene's variant, as computed by bm25s (arXiv 2407.03618): the weights are computed when
-the index is built, and a search adds up the stored weights of the query's words. English stop words are left out,
-words are stemmed (Snowball).
+the index is built, and a search adds up the stored weights of the query's words (`mem1.words`). English stop words are
+left out, words are stemmed (Snowball).
 """
 
 from __future__ import annotations
 
 import os
-import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,16 +27,11 @@ from mem1.records import Passage
 from mem1.retrieval.base import Result, check_search, searched_text
 from mem1.retrieval.corpus import OFFSETS, PASSAGES, StoredPassages, store_passages
 from mem1.retrieval.index_files import read_folder, save_folder, understood
+from mem1.words import VERSION, words_in, words_of
 
 STOP_WORDS = frozenset(bm25s.stopwords.STOPWORDS_EN)
 """Lucene's English stop words."""
 _LANGUAGE = "english"
-_WORD = re.compile(r"\w\w+")
-
-
-def words_of(text: str) -> list[str]:
-    """The words of at least two letters, in lower case, stop words included."""
-    return _WORD.findall(text.lower())
 
 
 def stemmer() -> Callable[[str], str]:
@@ -45,23 +39,49 @@ def stemmer() -> Callable[[str], str]:
     return Stemmer.Stemmer(_LANGUAGE).stemWord
 
 
-class Numbers(dict[str, int]):
-    """Word -> number of its stem, in order of first appearance; -1 for a stop word. Filled on access."""
+class _Stems(dict[str, int]):
+    """Word -> number of its stem in `terms`, in the order of their first appearance; -1 for a stop word."""
 
-    def __init__(self, *, stem: bool) -> None:
+    def __init__(self, stem: Callable[[str], str]) -> None:
+        super().__init__(dict.fromkeys(STOP_WORDS, -1))
         self.terms: dict[str, int] = {}
-        self._stem: Callable[[str], str] = stemmer() if stem else str
+        self._stem = stem
 
     def __missing__(self, word: str) -> int:
-        number = -1 if word in STOP_WORDS else self.terms.setdefault(self._stem(word), len(self.terms))
-        self[word] = number
+        number = self[word] = self.terms.setdefault(self._stem(word), len(self.terms))
         return number
+
+
+class Numbers(dict[str, bytes]):
+    """Text without white space -> numbers of the stems of its words, without stop words. Filled on access.
+
+    They are kept as bytes, which unlike tuples are no work for the collector of garbage.
+    """
+
+    def __init__(self, *, stem: bool) -> None:
+        self._stems = _Stems(stemmer() if stem else str)
+        self.terms = self._stems.terms
+
+    def __missing__(self, piece: str) -> bytes:
+        # most of what stands around a word without a meaning
+        bare = piece.rstrip('.,;:)"').lstrip('("').removesuffix("'s")
+        if bare != piece:
+            numbers = self[bare]
+        else:
+            numbers = array("i", [n for n in map(self._stems.__getitem__, words_in(piece)) if n >= 0]).tobytes()
+        if len(piece) <= _LONGEST_KEPT:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            self[piece] = numbers
+        return numbers
 
     def of_text(self, text: str) -> list[int]:
         """The numbers of a text's words in order, without stop words."""
-        return [number for number in map(self.__getitem__, words_of(text)) if number >= 0]
+        return array("i", b"".join(map(self.__getitem__, text.split()))).tolist()
 
 
+_LONGEST_KEPT, _MOST_KEPT = 40, 1 << 20
+"""Bounds of `Numbers`: characters of a text that it keeps, such as no sentence of Chinese, and their number."""
 KIND = "bm25"
 _ARRAYS = ("data", "indices", "indptr")
 FILES = (PASSAGES, OFFSETS, *(f"{name}.csc.index.npy" for name in _ARRAYS), "vocab.index.json", "params.index.json")
@@ -92,7 +112,7 @@ class BM25:
         if not numbers.terms:
             raise UserError(
                 f"none of the {len(passages)} passages contains a searchable word "
-                "(at least two letters, not a stop word); check the corpus"
+                "(one that is no stop word); check the corpus"
             )
         index = bm25s.BM25(k1=k1, b=b)
         index.index((words, numbers.terms), create_empty_token=False, show_progress=False)
@@ -108,7 +128,9 @@ class BM25:
             store_passages(folder, self.passages)
             self.index.save(folder, show_progress=False)
 
-        save_folder(path, kind=KIND, facts={"stem": self.stem, "passages": len(self.passages)}, write=write)
+        save_folder(
+            path, kind=KIND, facts={"stem": self.stem, "words": VERSION, "passages": len(self.passages)}, write=write
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> BM25:
@@ -118,6 +140,8 @@ class BM25:
         """
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
+        if facts.get("words") != VERSION:
+            raise UserError(f"{folder} was made by a mem1 that cuts texts into other words; build the index again")
         with understood(folder, kind=KIND):
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             for name in _ARRAYS:
@@ -150,7 +174,7 @@ class BM25:
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
         """Per query the numbers of its known terms, repeated as in the query."""
         stem_of, number = stemmer() if self.stem else str, self.index.vocab_dict.get
-        words = ([word for word in words_of(query) if word not in STOP_WORDS] for query in queries)
+        words = ([word for word in words_of(query, asked=True) if word not in STOP_WORDS] for query in queries)
         return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
 
     def _best(self, terms: list[int], k: int) -> Result:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import Result, Retriever, check_search
-from mem1.retrieval.bm25 import stemmer, words_of
+from mem1.retrieval.bm25 import stemmer
+from mem1.words import words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def snippet(text: str, query: str, *, words: int) -> str:
     if len(shown) <= words:
         return " ".join(shown)
     stem = stemmer()
-    wanted = Counter(map(stem, words_of(query)))
+    wanted = Counter(map(stem, words_of(query, asked=True)))
     stems = [[s for s in map(stem, words_of(word)) if s in wanted] for word in shown]
     start = min(max(0, _best_start(stems, wanted, words)), len(shown) - words)
     return " ".join(shown[start : start + words])

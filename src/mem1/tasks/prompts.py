@@ -284,6 +284,8 @@ class TaskTemplate:
     """Name of the collection that the tasks search; their ids begin with it."""
     labels: int | None = None
     """Largest label: each task draws its labels, which increase, from 1 to this; None: 1 to N."""
+    scorer: str = ""
+    """Scorer of the tasks (`Task.scorer`)."""
 
     def drawn_labels(self, name: str, objectives: int) -> tuple[int, ...]:
         """The labels of the task "corpus-name"; none: 1 to N. Raises UserError for more questions than labels."""
@@ -305,4 +307,5 @@ class TaskTemplate:
             corpus=self.corpus,
             seed=rng.getrandbits(31),
             labels=labels,
+            scorer=self.scorer,
         )

@@ -17,7 +17,7 @@ from worlds import SAMPLING, replay, rollout
 from mem1.configuration import load_toml, to_toml
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
-from mem1.envs.webshop.env import Pages, WebShopEnvironment
+from mem1.envs.webshop.env import Pages, WebShopEnvironment, meant
 from mem1.envs.webshop.expert import Laziness, ShopExpert, demonstrate
 from mem1.envs.webshop.tasks import ShopScript, WebShopTasks
 from mem1.errors import UserError
@@ -135,10 +135,37 @@ def test_goals_are_bought_in_their_order_and_each_is_scored():
         "click [ b 00000 lamp ]",
         " click[ b00000lamp ]\n",
         "click[B00000 LAMP]",
+        "Click[B00000LAMP]",
+        'CLICK["B00000LAMP"].',
+        "\u201cclick[\u2018b00000lamp\u2019]\u201d",
+        "'click[\"B00000LAMP\"]'",
+        "click[B00000LAMP.]",
     ],
 )
-def test_a_click_is_understood_with_the_spaces_of_a_tokenizer(written: str):
+def test_a_click_is_understood_with_the_spaces_of_a_tokenizer_in_capitals_and_in_quotes(written: str):
     assert "Price: $5.0" in after("search[lamp]", written).text
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        'SEARCH["lamp"]',
+        "Search [ lamp ].",
+        "search[\u201clamp\u201d]",
+        "'search[lamp]'",
+        "`search['lamp']`",
+        "search[LAMP] ",
+    ],
+)
+def test_a_search_is_understood_in_capitals_and_in_quotes(written: str):
+    assert after(written).text == after("search[lamp]").text
+
+
+def test_quotes_inside_a_search_are_part_of_it():
+    shop = ENVIRONMENT.shop
+    start = shop.start([ENVIRONMENT.goals["rug"]])
+    for words in ('a 12" lamp', '"red" or "blue"', "6' x 9'", '""'):
+        assert meant(shop, start, f"search[{words}]") == f"search[{words}]"
 
 
 @pytest.mark.parametrize(("written", "shown"), [("click[next )]", "Page 2 ("), ("click [ next > ]", "Page 2 (")])
@@ -148,7 +175,10 @@ def test_a_button_is_understood_as_a_page_shows_it_and_as_it_is(written: str, sh
     assert "Page 1 (" in back
 
 
-@pytest.mark.parametrize("written", ["buy it", "click[buy now]", "click[]", "search[]", "", "]", "click[b00000lamp"])
+@pytest.mark.parametrize(
+    "written",
+    ["buy it", "click[buy now]", "Click[Buy Now]", "click[]", 'click[""]', "search[]", "", "]", "click[b00000lamp"],
+)
 def test_what_is_no_action_of_the_page_leaves_it_as_it_is(written: str):
     if written:
         assert after("search[lamp]", written).text == after("search[lamp]").text

@@ -186,6 +186,7 @@ def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():
     cut = row(endings=ended)
     assert " Endings without an answer: trained, N = 1: 2 out_of_tokens of 3." in note([cut])
     assert " All tasks answered." in note([row()]) and warnings([row()]) == []
+    assert "[95 % interval], by the scorer exact. " in note([row(scorer="exact")])
     assert [line.partition(": raise")[0] for line in warnings([cut])] == [
         "Warning: trained: most tasks ended with out_of_tokens (2 of 3 at N = 1)"
     ]

@@ -33,7 +33,8 @@ _BETWEEN = " | "
 """Separates the texts of a short page; the original's [SEP] could be read as a special token."""
 SOLVED = 1 - 1e-9
 """Reward from which a goal counts as met exactly."""
-_ACTION = re.compile(r"\s*(search|click)\s*\[(.*)\]\s*", re.DOTALL)
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+_ACTION = re.compile(rf"[\s{_QUOTES}]*(search|click)\s*\[(.*)\][\s.{_QUOTES}]*", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -116,18 +117,23 @@ class WebShopEnvironment:
 
 
 def meant(shop: Shop, session: Session, action: str) -> str:
-    """The action with the page's own spaces and brackets.
+    """The action with the page's own spaces and brackets, without capitals, quotes and a full stop around it.
 
-    A word tokenizer writes "click [ bola 88 ]", and a policy sees pages with round instead of angle brackets.
+    A word tokenizer writes "click [ bola 88 ]", a policy sees pages with round instead of angle brackets, and a model
+    writes CLICK["Buy Now"]. What is no action, or no text of the page, stays as it is.
     """
     read = _ACTION.fullmatch(action)
     if read is None:
         return action
-    kind, argument = read[1], read[2].strip()
-    if kind == "click":
-        texts = {_folded(text): text for text in shop.actions(session).clickables}
-        argument = texts.get(_folded(argument), argument)
-    return f"{kind}[{argument}]"
+    kind, argument = read[1].lower(), read[2].strip()
+    plain = argument.strip(_QUOTES).strip()
+    if kind == "search":
+        around = {argument[:1], argument[-1:]}
+        quoted = plain and around <= set(_QUOTES) and around.isdisjoint(plain)
+        return f"search[{plain if quoted else argument}]"
+    texts = {_folded(text): text for text in shop.actions(session).clickables}
+    tried = (argument, plain, argument.rstrip("."), plain.rstrip("."))
+    return f"click[{next((texts[key] for one in tried if (key := _folded(one)) in texts), argument)}]"
 
 
 def _folded(text: str) -> str:

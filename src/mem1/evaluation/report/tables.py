@@ -87,7 +87,8 @@ def note(rows: Sequence[ReportRow]) -> str:
     special = "".join((_endings(rows), _repeats(rows), *_failures(rows), *_opinions(rows)))
     measured = "".join(f"{column.heading}: {column.meaning}. " for column in own_metrics(rows))
     if shown([EM], rows):
-        measured = f"EM: {EM.meaning}. {measured}"
+        scorers = ", ".join(dict.fromkeys(row.scorer for row in rows if row.scorer))
+        measured = f"EM: {EM.meaning}{f', by the scorer {scorers}' if scorers else ''}. {measured}"
     appended = "If appended: peak of the same turns if nothing had been dropped."
     return f"{shared}{measured}{means}{appended}{special}"
 
