@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from mem1.agent.roles import Rule, alternate, rule_in, without_system
 from mem1.engines.servers import Refused
 from mem1.errors import printable
 
@@ -65,6 +66,8 @@ class Taken:
         self._fields: frozenset[str] = frozenset()
         """Fields of messages and calls that are refused."""
         self._options: frozenset[str] = frozenset()
+        self._rules: tuple[Rule, ...] = ()
+        """Of its chat template, for the order of roles."""
         self._lock = threading.Lock()
 
     def part(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,11 +80,18 @@ class Taken:
             taken.pop("stream_options", None)  # refused without it
         if self._fields:
             taken["messages"] = [_without(message, self._fields) for message in taken["messages"]]
+        for rule in self._rules:
+            taken["messages"] = rule(taken["messages"])
         return taken
 
     def learn(self, sent: Mapping[str, Any], refused: Refused) -> None:
         """Leaves out what is refused from now on. Raises `refused` where that is nothing which can be left out."""
-        if refused.status not in (400, 422) or not _REFUSING.search(refused.detail):
+        if refused.status not in (400, 422):
+            raise refused
+        if (rule := rule_in(refused.detail)) is not None and rule not in self._rules:
+            self._keep_to(rule)
+            return
+        if not _REFUSING.search(refused.detail):
             raise refused
         said = _KNOWN.split(refused.detail, maxsplit=1)[0]
         fields = frozenset(_extras(sent["messages"]))
@@ -101,6 +111,12 @@ class Taken:
                 status=refused.status,
                 detail=refused.detail,
             ) from refused
+
+    def _keep_to(self, rule: Rule) -> None:
+        with self._lock:
+            # a system message that joins the user's may make two of these follow each other
+            self._rules = tuple(sorted({*self._rules, rule}, key=(without_system, alternate).index))
+        log.warning("%s wants another order of roles: messages are joined for it from now on", self._where)
 
     def _leave_out_fields(self, fields: frozenset[str]) -> None:
         with self._lock:
