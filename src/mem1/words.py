@@ -55,6 +55,8 @@ _SAME = str.maketrans(
 """Signs written in several ways -> one of them; None: left out."""
 _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u06d6-\u06ed]+")
 _PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ð": "d", "\u0131": "i", "æ": "ae", "œ": "oe", "þ": "th"})
+_LONGEST_PIECE = 10_000
+"""Characters without white space that are cut into words at once."""
 _LONGEST = 5
 """Numbers of a version from which shorter versions are taken."""
 
@@ -69,6 +71,9 @@ def words_of(text: str, *, asked: bool = False) -> list[str]:
 
 def words_in(piece: str, *, asked: bool = False) -> list[str]:
     """`words_of` a text without white space."""
+    if len(piece) > _LONGEST_PIECE:
+        pieces = (piece[at : at + _LONGEST_PIECE] for at in range(0, len(piece), _LONGEST_PIECE))
+        return [word for each in pieces for word in words_in(each, asked=asked)]
     if piece.isascii():
         if piece.isalnum() and (
             piece.islower() or piece.isupper() or piece.isdigit() or (piece.istitle() and piece.isalpha())

@@ -241,8 +241,8 @@ def test_state_tokens_are_none_where_no_turn_wrote_a_state():
 
 def test_a_row_as_json_has_the_names_that_others_rely_on():
     printed = json.loads(json.dumps({"rows": [row(CONSTANT).as_dict()]}))["rows"][0]
-    head = ["policy", "context", "objectives", "tasks", "questions", "em", "em_low", "em_high", "f1"]
-    assert list(printed)[:9] == head
+    head = ["policy", "context", "objectives", "tasks", "questions", "scorer", "em", "em_low", "em_high", "f1"]
+    assert list(printed)[:10] == head
     assert {"peak_tokens", "peak_tokens_without_prompt", "total_tokens", "endings"} <= set(printed)
 
 

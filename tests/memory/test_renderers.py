@@ -175,12 +175,6 @@ def test_a_memory_that_needs_recall_is_refused_where_nobody_can_call_it(name: st
         Memory(name, bounds=Bounds(handles=False))
 
 
-@pytest.mark.parametrize(("old", "new"), [("keep", "full"), ("mask(3)", r"archive\(k\) now, or masked\(k\)")])
-def test_old_names_name_the_new_ones(old: str, new: str):
-    with pytest.raises(UserError, match=new):
-        memory_policy(old)
-
-
 def test_a_capped_state_is_cut_to_its_limit():
     state = " ".join(["word"] * 60)
     random, messages = Random(4), [TASK]

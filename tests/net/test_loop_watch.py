@@ -53,7 +53,7 @@ def test_the_watch_sees_what_blocks_a_loop():
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_large_message_does_not_stop_the_proxy(path: str, text: str):
     sent = body(path, 3)
-    sent["messages"][0] = {"role": "user", "content": text}
+    sent["messages"][0] = {"role": "user", "content": f"Go. {text}"}
     sent["messages"][1] = {**sent["messages"][1], "content": said(path, sent["messages"][1], text)}
     with running(policy="notes") as at, unblocked():
         assert at.post(path, sent).status_code == 200

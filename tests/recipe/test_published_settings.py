@@ -71,7 +71,7 @@ OURS_ALONE = {
     # without effect on what is learnt: names of files, memory, and parts of mem1 that the release has not
     *("model.path", "model.device", "model.dtype", "model.attention", "rl.pack_tokens", "rl.packed", "rl.kl.horizon"),
     *("tasks.kind", "tasks.questions", "tasks.train_questions", "tasks.prompt.file", "tasks.decompose"),
-    *("tasks.format", "tasks.aliases", "tasks.evaluation_share", "tasks.without"),
+    *("tasks.format", "tasks.scorer", "tasks.aliases", "tasks.evaluation_share", "tasks.without"),
     *("tasks.question_marks", "rl.algorithm.value_grad_scale"),
     # shown by a test below
     *("tasks.composition", "tasks.passage_words", "rl.curriculum"),

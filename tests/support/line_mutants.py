@@ -186,8 +186,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("engines/codec.py", ("engines/test_foreign_tokenizers.py",)): (
         ("return self.bos_ids + self.without_bos(ids)", "return self.bos_ids + tuple(ids)"),
-        ("        ids = self.without_bos(ids)\n        text", "        text"),
-        ("takewhile(lambda pair: pair[1], pairs)", "pairs"),
         ("return self.rows is None or max(ids, default=0) < self.rows", "return True"),
         ("        tokenizer.no_truncation()", "        pass"),
         ("        tokenizer.no_padding()", "        pass"),
@@ -199,8 +197,28 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
     ),
     ("policy/policy.py", ("engines/test_foreign_tokenizers.py",)): (
-        ("dict.fromkeys([*known, *ends])", "dict.fromkeys(ends)"),
-        ("if generation is not None and ends:", "if False:"),
+        ("ends = list(dict.fromkeys([*(own if isinstance(own, list) else [own]), *tokens]))", "ends = list(tokens)"),
+    ),
+    ("messages/fitting.py", ("messages/test_fitting.py",)): (
+        ("over -= self._tokens(said) + gone", "over -= 1"),
+        ("at < self._users[-1] and at not in self._cuts.thoughts", "at not in self._cuts.thoughts"),
+        ("if behind != self._last and behind not in self._waiting:", "if behind != self._last:"),
+        ("for at in self._users[1:] if at < newest", "for at in self._users if at < newest"),
+    ),
+    ("messages/thoughts.py", ("messages/test_thoughts.py",)): (
+        ("elif not opens and passed >= 0 and", "elif False and"),
+        ("            kept.clear()\n", ""),
+        ("counted, fences = at, 0", "counted = at"),
+        ('if fences % 2 or text[first - 1 : first] == "`":', "if False:"),
+    ),
+    ("agent/replies.py", ("agent/test_replies.py",)): (
+        ("    if reply.cut:", "    if False:"),
+        ("elif found.broken:", "elif False:"),
+        ("if not call.typed and", "if False and"),
+    ),
+    ("agent/roles.py", ("agent/test_roles.py",)): (
+        ('and not before.get("tool_calls")', ""),
+        ("for message in reversed(system):", "for message in system[:0]:"),
     ),
     ("training/supervised.py", ("training/test_supervised_weights.py",)): (
         ("denominator=self._full_step)", "denominator=sampled)"),
@@ -644,7 +662,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         (", read_note(asked).key.lower()", ""),
     ),
     ("memory/word_index.py", ("memory/test_recall.py", "memory/test_contexts.py")): (
-        ("text.lower()", "text"),
         (' or [""]', ""),
         (" if word in self._known]", "]"),
     ),
@@ -1108,8 +1125,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("common = sum((Counter(predicted) & Counter(gold)).values())", "common = len(set(predicted) & set(gold))"),
         ("answers.setdefault(int(match[1]), piece", "answers.__setitem__(int(match[1]), piece"),
         ("labels[position], piece", "position + 1, piece"),
-        ("float(bool(p) and exact_match(p, g))", "float(exact_match(p, g))"),
         ("max((_f1(predicted,", "min((_f1(predicted,"),
+        ("float(bool(p) and scorer(p, g))", "float(scorer(p, g))"),
     ),
     ("messages/selecting.py", ("memory/test_renderers.py", "messages/test_folding.py", "messages/test_memory.py")): (
         ("turns.insert(covered, written)", "turns.append(written)"),
@@ -1147,14 +1164,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("messages/folding.py", ("messages/test_bounds.py",)): (
         ("return round(tokens * _WORDS_PER_TOKEN)", "return tokens"),
-        (
-            "(over := tokens_of(written, bounds.count) - bounds.prompt) > 0",
-            "(over := tokens_of(written) - bounds.prompt) > 0",
-        ),
-        (
-            "        fitted(parts, stays, over, form, bounds, pending)",
-            "        fitted(parts, stays, over, form, bounds, ())",
-        ),
     ),
     ("messages/cost.py", ("messages/test_bounds.py",)): (
         (
@@ -1181,9 +1190,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            high = middle - 1", "            high = low"),
         ("            return IMAGE_TOKENS", "            return 0"),
         ("            return IMAGE_TOKENS", "            return count(str(value))"),
-        ('(kind in _FILES or "image" in kind)', '"image" in kind'),
-        ('(kind in _FILES or "image" in kind)', "kind in _FILES"),
-        ('(kind in _FILES or "image" in kind)', '(kind in _FILES or kind == "image")'),
         ("IMAGE_TOKENS = 1_000", "IMAGE_TOKENS = 0"),
         ("MESSAGE_TOKENS = 4", "MESSAGE_TOKENS = 0"),
         (
@@ -1194,7 +1200,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "return sum([_tokens(each, count) for each in value])",
             "return max([_tokens(each, count) for each in value], default=0)",
         ),
-        ("return -(-len(text) // 4)", "return len(text) // 4"),
         ("beyond = 0 if bounds.result is None else max(0,", "beyond = 0 if True else max(0,"),
         ("max(0, bounds.count(texts(content)) - bounds.result)", "bounds.count(texts(content)) - bounds.result"),
         (
@@ -1213,38 +1218,9 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("text = kept(max(1, most))", "text = kept(max(1, most - 1))"),
     ),
     ("messages/assembly.py", ("messages/test_bounds.py",)): (
-        ("if over <= 0 or at == last or waits(part, pending) or", "if over <= 0 or waits(part, pending) or"),
-        ("if over <= 0 or at == last or waits(part, pending) or", "if over <= 0 or at == last or"),
-        ("if over <= 0 or at == last or waits(part, pending) or", "if at == last or waits(part, pending) or"),
-        ("    last = max(stays, default=-1)", "    last = min(stays, default=-1)"),
-        (
-            "        for at in sorted(stays):\n            part",
-            "        for at in sorted(stays, reverse=True):\n            part",
-        ),
-        (
-            "((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens))",
-            "((Retention.NOTHING, _rest_tokens),)",
-        ),
-        (
-            "((Retention.ARCHIVED, _results_tokens), (Retention.NOTHING, _rest_tokens))",
-            "((Retention.ARCHIVED, _results_tokens),)",
-        ),
-        ("                over -= saved(part, form, bounds)\n", "                over -= 1\n"),
-        (
-            "result_tokens(form.content_of(result), bounds) - _gone_tokens",
-            "result_tokens(form.content_of(result), bounds) // 2 - _gone_tokens",
-        ),
-        (
-            "result_tokens(form.content_of(result), bounds) - _gone_tokens(result, form, bounds)",
-            "bounds.count(texts(form.content_of(result))) - _gone_tokens(result, form, bounds)",
-        ),
         (
             "return min(result_tokens(content, bounds), MESSAGE_TOKENS + bounds.count(place))",
             "return MESSAGE_TOKENS + bounds.count(place)",
-        ),
-        (
-            "return tokens_of(exchange.said, bounds.count) + gone",
-            "return tokens_of(exchange.said, bounds.count) - gone",
         ),
         ("bounds.count(line) < bounds.count(texts(content)):", "True:"),
         ("if images(content) or bounds.count(line)", "if bounds.count(line)"),

@@ -311,7 +311,9 @@ def cut_silently(right: Broken, policy: Any, prompt_ids: Sequence[int], turns: S
 # Scores and evaluation
 
 
-def pays_every_answer(_right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int]) -> Scores:
+def pays_every_answer(
+    _right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int], **_: Any
+) -> Scores:
     """A question is right if any of the answers is."""
     right = [float(max(exact_match(piece, g) for piece in answer.split(";"))) for g in golds]
     return Scores(em=right, f1=right)
@@ -322,7 +324,9 @@ def needs_every_answer(_right: Broken, answer: str, labels: Sequence[int]) -> li
     return [pieces[i].strip() for i in range(len(labels))]
 
 
-def compares_letters(_right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int]) -> Scores:
+def compares_letters(
+    _right: Broken, answer: str, golds: Sequence[Sequence[str]], _labels: Sequence[int], **_: Any
+) -> Scores:
     pieces = zip(answer.split(";"), golds, strict=True)
     right = [float(piece.strip() in gold) for piece, gold in pieces]
     return Scores(em=right, f1=right)

@@ -135,7 +135,7 @@ class Agent:
     @property
     def answer(self) -> str | None:
         """The model's last words, once a run has ended with an answer."""
-        answered = self._ending in (Ending.ANSWERED, Ending.OUT_OF_TOKENS)
+        answered = self._ending in (Ending.ANSWERED, Ending.OUT_OF_TOKENS) and self._messages[-1]["role"] == "assistant"
         return texts(self._messages[-1]["content"]) if answered else None
 
     def run(self, task: str | None = None) -> Agent:
@@ -235,8 +235,8 @@ class Agent:
             shown = self.memory.prompt(self._messages)
             yield from self._told()
             reply, fault = yield from self._understood(shown, tools, declared, streaming=streaming)
-            if fault in (Fault.EMPTY, Fault.BROKEN):
-                self._ending = Ending.UNUSABLE
+            if fault is not Fault.NONE and (fault is not Fault.CUT or not reply.message["content"]):
+                self._ending = Ending.OUT_OF_TOKENS if fault is Fault.CUT else Ending.UNUSABLE
                 return
             self._messages.append(reply.message)
             if "tool_calls" not in reply.message:
@@ -266,7 +266,7 @@ class Agent:
                 reply, fault = understood(raw, tools)
                 cut += fault is Fault.CUT
                 if fault is Fault.NONE or cut == CUTS or tries + 1 == TRIES:
-                    return reply, Fault.EMPTY if fault is Fault.CUT and not reply.message["content"] else fault
+                    return reply, fault
             tries += 1
             yield Repeated(why=fault.name.lower(), tries=tries)
             asked = asked_again(shown, reply, fault)

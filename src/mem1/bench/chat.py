@@ -49,6 +49,7 @@ _ENDED = {
     Ending.OUT_OF_TOKENS: Ended.OUT_OF_TOKENS,
     Ending.OUT_OF_TURNS: Ended.OUT_OF_TURNS,
     Ending.STUCK: Ended.OUT_OF_TURNS,
+    Ending.UNUSABLE: Ended.BAD_TAGS,
 }
 
 

@@ -9,6 +9,7 @@ shop.observe(session, "text")  ->  "Instruction: [SEP] i need a ... [SEP] Back t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,14 @@ RESULTS = 50
 """Maximum number of products that a search finds."""
 SEARCHED_WORDS = 1024
 """Words of a query that are searched: Lucene rejects longer queries."""
+_WORD = re.compile(r"\w\w+")
 _SHOWN: Mapping[str, Callable[[Sequence[Element]], str]] = {"text": as_text, "text_rich": as_rich, "html": as_html}
+
+
+def _searched(text: str) -> str:
+    """The words of a text that the shop compares: those of two letters and more, so that sizes do not decide, by which
+    all results in shops were measured."""
+    return " ".join(_WORD.findall(text.lower()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +93,8 @@ class Shop:
         if unpriced := [asin for asin in by_asin if asin not in prices]:
             raise UserError(f"product {unpriced[0]!r} has no price; give one for each of the {len(by_asin)} products")
         texts = {asin: indexed_text(product) for asin, product in by_asin.items()}
-        index = BM25.build([Passage(asin, "", text) for asin, text in texts.items() if text.strip()])
+        passages = [Passage(asin, "", words) for asin, text in texts.items() if (words := _searched(text))]
+        index = BM25.build(passages)
         return cls(products=by_asin, prices=prices, index=index, scorer=scorer, show_attributes=show_attributes)
 
     def start(self, goals: Sequence[Goal]) -> Session:
@@ -137,7 +146,7 @@ class Shop:
         return pages.detail_page(session, product)
 
     def _search(self, session: Session, query: str) -> Session:
-        words = " ".join(query.split()[:SEARCHED_WORDS])
+        words = _searched(" ".join(query.split()[:SEARCHED_WORDS]))
         found = tuple(passage.id for passage, _ in self.index.search([words], RESULTS)[0])
         return replace(session, page="results", query=query, results=found, results_page=1, asin="", options={})
 
