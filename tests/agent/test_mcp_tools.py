@@ -172,12 +172,12 @@ from mem1.agent.tools import outcome_of
 import mcp, pydantic_core
 background = Background()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-tools = {tool.name: tool for tool in McpServer(sys.argv[1], result_chars=1000).tools(background)}
+tools = {tool.name: tool for tool in McpServer(sys.argv[1], result_chars=1000).connect(background).tools}
 add, shout = tools["add"], tools["shout"]
 results = [outcome_of(tools, name, "{}") for name in ("search", "fails")]
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 background.close()
-print(json.dumps([grown, add.description, shout.description, shout.parameters, [r.text for r in results]]))
+print(json.dumps([grown, add.description, shout.declared["function"]["description"], shout.declared["function"]["parameters"], [r.text for r in results]]))
 """
 
 
@@ -186,8 +186,8 @@ def test_results_descriptions_and_schemas_of_many_megabytes_are_cut_and_say_so()
     assert done.returncode == 0, done.stderr
     grown, description, beside, schema, results = json.loads(done.stdout)
     assert description == f"Does add.{'x' * 3_991}\n[cut: the first 4,000 of 20,971,529 characters]"
-    assert beside.startswith("Does shout.\n[the schema of its arguments is left out, 1,048,")
-    assert schema == {"type": "object"}
+    assert beside.startswith("Does shout.\n[the schema of its arguments is left out: it has more than 40,000 bytes")
+    assert schema == {"type": "object", "properties": {}}
     cut = f"\u4e2d{'x' * 999}\n[cut: the first 1,000 of 52,428,801 characters; McpServer(result_chars=...) keeps more]"
     assert results == [cut, f"error: {cut}"]
     assert grown < 700, "MB, of a message of 50 MB: its bytes, its text, and what the client's package makes of it"
