@@ -185,7 +185,7 @@ values = st.recursive(
     | st.dictionaries(
         st.sampled_from(
             ["type", "properties", "items", "anyOf", "oneOf", "allOf", "$ref", "$defs", "a", "enum", "const",
-             "required", "nullable", "default", "format", "additionalProperties", "minimum", "prefixItems", "not", "description"]
+             "required", "nullable", "default", "format", "additionalProperties", "minimum", "prefixItems", "not"]
         ),
         inner,
         max_size=5,

@@ -39,7 +39,9 @@ class Background:
             raise
 
     def enter(self, context: AbstractAsyncContextManager[T], timeout_s: float) -> tuple[T, Callable[[], None]]:
-        """Returns what the context yields, and what leaves it, which does not wait. It is entered and left in one task, as the libraries of MCP need it.
+        """Returns what the context yields, and a function that leaves it, without waiting.
+
+        It is entered and left in one task, as the libraries of MCP need it.
 
         Raises what entering it raises, and concurrent.futures.TimeoutError; the context has been left then.
         """

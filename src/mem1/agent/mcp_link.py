@@ -234,7 +234,7 @@ class Link:
 
 @contextlib.asynccontextmanager
 async def client_of(where: Any, limit_s: float, changed: Callable[[], None]) -> AsyncIterator[Any]:
-    """The official client of a transport, which tells of changes to the list of tools, in each of the protocol's ways."""
+    """The official client of a transport, which tells of a new list of tools, in each of the protocol's ways."""
     from mcp import Client
 
     async def hear(message: Any) -> None:

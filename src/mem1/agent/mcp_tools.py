@@ -1,7 +1,7 @@
 """Tools of MCP servers, by the official client: a command that speaks over stdin and stdout, or an HTTP address.
 
     McpServer("python my_server.py")            started with the agent, ended by its close()
-    McpServer("http://127.0.0.1:9000/mcp")      already running
+    McpServer("http://127.0.0.1:9000/mcp")      already running; ".../sse" has the older transport
     McpServer("https://host/mcp", headers={"Authorization": "Bearer ${TOKEN}"})     TOKEN: an environment variable
 
 What a server says is untrusted: a name that a provider would refuse is rewritten, descriptions, schemas, results and
@@ -20,7 +20,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,32 +116,18 @@ class McpServer:
             logging.getLogger(noisy).addHandler(logging.NullHandler())
         if not is_http(self.server):
             return client_of(program(self._words, env=self.env or {}, complaint=complaint), self.timeout_s, changed)
-        return self._either_transport(self.filled(), changed)
+        events = urlsplit(self.server).path.rstrip("/").endswith("/sse")  # the older transport
+        return client_of(over_http(self.server, self.filled(), events=events), self.timeout_s, changed)
 
     def filled(self) -> dict[str, str]:
-        """The headers with the values of environment variables. Raises UserError, which shows no value."""
+        """The headers as they are sent. Raises UserError, which shows no value."""
         found = dict[str, str]()
         for name, value in (self.headers or {}).items():
-            for variable in _VARIABLE.findall(value):
-                if not os.environ.get(variable):
-                    raise UserError(
-                        f"the header {name} of the MCP server {self.name} needs the environment variable {variable}; set it"
-                    )
-            filled = _VARIABLE.sub(lambda match: os.environ[match[1]], value).strip()
-            if not filled.isascii() or not filled.isprintable():
-                raise UserError(
-                    f"the header {name} of the MCP server {self.name} has characters that no header takes; "
-                    "its value must be printable ASCII on one line"
-                )
-            found[name] = filled
+            where = f"the header {name} of the MCP server {self.name}"
+            found[name] = filled(value, where).strip()
+            if not found[name].isascii() or not found[name].isprintable():
+                raise UserError(f"{where} has characters that no header takes; give printable ASCII on one line")
         return found
-
-    @contextlib.asynccontextmanager
-    async def _either_transport(self, headers: dict[str, str], changed: Callable[[], None]) -> AsyncIterator[Any]:
-        """A server that does not know the newer transport is tried by the older one, as the specification asks."""
-        events = urlsplit(self.server).path.rstrip("/").endswith("/sse")
-        async with client_of(over_http(self.server, headers, events=events), self.timeout_s, changed) as client:
-            yield client
 
     @property
     def _words(self) -> list[str]:
@@ -149,6 +135,17 @@ class McpServer:
             return shlex.split(self.server)
         except ValueError:  # a quote without its end
             return []
+
+
+def filled(text: str, where: str) -> str:
+    """A text with the values of environment variables.   "Bearer ${TOKEN}" -> "Bearer 1234"
+
+    Raises UserError, which names a variable that is not set.
+    """
+    for variable in _VARIABLE.findall(text):
+        if not os.environ.get(variable):
+            raise UserError(f"{where} needs the environment variable {variable}; set it")
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], text)
 
 
 class McpTools:
@@ -189,7 +186,7 @@ class McpTools:
         self.tools = self._taken(found, taken)
 
     def renew(self, taken: Collection[str], within_s: float | None = None) -> bool:
-        """Takes the tools again where the server has others now; whether it did. Never raises: it keeps those it has."""
+        """Takes the tools again where the server has others now; whether it did. On failure it keeps those it has."""
         if not self._link.changed or not self._link.alive:
             return False
         self._link.changed = False

@@ -6,7 +6,7 @@
 
 Whom each rule is for:
 
-    OpenAI, Azure       an object with `properties` at the root, and no anyOf, oneOf, allOf, enum, not; arrays have `items`
+    OpenAI, Azure       an object with `properties` at the root, without anyOf, oneOf, allOf, enum; arrays have `items`
     Anthropic           the same; no $ref; names of arguments of up to 64 of A-Z a-z 0-9 _ . -
     Gemini              one `type` everywhere; enums of strings; no $schema, const, nullable, exclusiveMinimum, pattern
     Mistral, vLLM, llama.cpp        no booleans for schemas, no tuples of items; patterns of a narrow kind
