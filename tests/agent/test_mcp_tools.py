@@ -6,14 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+from mcp_over_http import over_http
 from mcp_stdio import NAMES
 from scripted import Script, calls, results, said
 from servers import app_in_a_thread, wait_for
@@ -48,17 +45,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mem1.agent.mcp_program._GRACE_S", 0.1)
 
 
-@contextmanager
-def over_http(official: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(official.streamable_http_app(), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    wait_for(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
-    server.should_exit = True
-    thread.join()
-
-
 def test_tools_of_a_server_are_called_in_parallel_and_whatever_they_return_is_a_result():
     model = Script(
         calls(("add", '{"a": 2, "b": 3}'), ("shout", '{"text": "x"}'), ("picture", ""), ("fails", ""), ("shout", "{")),
@@ -78,9 +64,9 @@ def test_tools_of_a_server_are_called_in_parallel_and_whatever_they_return_is_a_
     assert found[3] == "error: the disk\nis full"
     assert found[4].startswith("error: the arguments are not JSON") and found[4].endswith(": {")
     assert found[5] == 'files/read {"path": "a"}'
-    for result in found[6:]:  # the call that the server died of, and one after it: nobody waited
-        assert result == "error: the MCP server gives no result: MCPError: Connection closed"
-    assert len(found) == 8
+    lost = "error: the connection to the MCP server was lost in this call: MCPError: Connection closed; "
+    assert found[6] == f"{lost}whether it was done is not known; the next call connects again"
+    assert found[7:] == ['{"sum":5}']
     assert names(model) == ["recall", *(name.replace("/", "_") for name in NAMES)]
     assert model.tools[1]["function"]["parameters"]["required"] == ["a", "b"]
 
@@ -99,6 +85,7 @@ def test_any_name_becomes_one_that_providers_take():
         taken.add(_usable(name, taken))
     assert all(NAME.fullmatch(name) for name in taken)
     assert taken == {"a_b", "a_31mb", "a_b_2", "a_b_3", "_", "__2", "gr_e", "x" * 60, f"{'x' * 60}_2"}
+    assert _usable("2fa", ()) == "_2fa"
 
 
 def test_two_servers_with_the_same_tools_and_a_choice_among_them():
@@ -172,12 +159,13 @@ from mem1.agent.tools import outcome_of
 import mcp, pydantic_core
 background = Background()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-tools = {tool.name: tool for tool in McpServer(sys.argv[1], result_chars=1000).tools(background)}
+tools = {tool.name: tool for tool in McpServer(sys.argv[1], result_chars=1000).connect(background).tools}
 add, shout = tools["add"], tools["shout"]
 results = [outcome_of(tools, name, "{}") for name in ("search", "fails")]
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 background.close()
-print(json.dumps([grown, add.description, shout.description, shout.parameters, [r.text for r in results]]))
+function = shout.declared["function"]
+print(json.dumps([grown, add.description, function["description"], function["parameters"], [r.text for r in results]]))
 """
 
 
@@ -186,8 +174,8 @@ def test_results_descriptions_and_schemas_of_many_megabytes_are_cut_and_say_so()
     assert done.returncode == 0, done.stderr
     grown, description, beside, schema, results = json.loads(done.stdout)
     assert description == f"Does add.{'x' * 3_991}\n[cut: the first 4,000 of 20,971,529 characters]"
-    assert beside.startswith("Does shout.\n[the schema of its arguments is left out, 1,048,")
-    assert schema == {"type": "object"}
+    assert beside.startswith("Does shout.\n[the schema of its arguments is left out: it has more than 40,000 bytes")
+    assert schema == {"type": "object", "properties": {}}
     cut = f"\u4e2d{'x' * 999}\n[cut: the first 1,000 of 52,428,801 characters; McpServer(result_chars=...) keeps more]"
     assert results == [cut, f"error: {cut}"]
     assert grown < 700, "MB, of a message of 50 MB: its bytes, its text, and what the client's package makes of it"
@@ -197,8 +185,9 @@ def test_a_message_beyond_any_limit_ends_the_connection():
     model = Script(calls(("search", "{}")), calls(("add", "{}")), said("well"))
     with mem1.Agent(model, tools=[McpServer(f"{SERVER} flood")]) as agent:
         agent.run("go")
-    why = "error: the MCP server gives no result: it wrote a message of more than 67,108,864 bytes"
-    assert results(agent) == [why, why]
+    for result in results(agent):
+        assert "was lost in this call: it wrote a message of more than 67,108,864 bytes; " in result
+    assert len(results(agent)) == 2
 
 
 ALONE = """

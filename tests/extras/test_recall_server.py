@@ -45,7 +45,7 @@ def test_a_conversation_that_an_agent_saved_is_read_by_another_through_the_serve
     server = McpServer(f"{sys.executable} -m mem1 serve-recall {log}", env={"PYTHONPATH": str(SOURCES)})
     background = Background()
     try:
-        (tool,) = server.tools(background)
+        (tool,) = server.connect(background).tools
         assert tool.name == "recall" and set(tool.parameters["properties"]) == {"handle", "start"}
         assert tool.parameters["required"] == ["handle"]
         assert tool.call({"handle": handles[0][0]}) == whole

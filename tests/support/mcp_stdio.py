@@ -8,6 +8,7 @@ python mcp_stdio.py broken     writes to stderr and ends
 python mcp_stdio.py endless    its list of tools has another page, always
 python mcp_stdio.py crowd      its list of tools has 1,001 on one page
 python mcp_stdio.py huge       descriptions of 20 MB, a schema of 1 MB, and results of 50 MB
+python mcp_stdio.py deep       a schema of 600 levels
 python mcp_stdio.py flood      a result of 70 MB, on a line without an end
 python mcp_stdio.py deaf       goes on when its input ends, and when it is told to end (SIGTERM)
 python tests/support/mcp_stdio.py mute       the same, and never answers
@@ -62,6 +63,9 @@ def answer(method: str, params: dict[str, Any], how: str) -> dict[str, Any] | No
         if how == "huge":
             tools[0]["description"] += "x" * (20 << 20)
             tools[1]["inputSchema"] = {"type": "object", "description": "x" * (1 << 20)}
+        if how == "deep":
+            for _ in range(300):
+                tools[0]["inputSchema"] = {"type": "object", "properties": {"a": tools[0]["inputSchema"]}}
         return {"tools": tools, **({"nextCursor": "more"} if how == "endless" else {})}
     return called(params["name"], params.get("arguments") or {}, how) if method == "tools/call" else None
 

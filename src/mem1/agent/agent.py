@@ -24,7 +24,7 @@ from typing import Any
 from mem1.agent.background import Background
 from mem1.agent.chat import CalledChat, ModelFailed, Reply, ServedChat, Unreadable
 from mem1.agent.ledger import Ledger
-from mem1.agent.mcp_tools import McpServer
+from mem1.agent.mcp_tools import McpServer, McpTools
 from mem1.agent.replies import CUTS, TRIES, Fault, Repeated, asked_again, understood
 from mem1.agent.report import Ending, Report
 from mem1.agent.tools import Outcome, Tool, error, outcome_of, tool_of
@@ -118,6 +118,7 @@ class Agent:
         self._own = [_own_tool(tool, self._background) for tool in self._given if not isinstance(tool, McpServer)]
         self._tools: dict[str, Tool] | None = None
         """None: the servers are not connected yet."""
+        self._servers: list[McpTools] = []
         self._model = _chat(model, name, api_key_env, settings)
         self._max_turns, self._timeout_s = max_turns, timeout_s
         self._messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
@@ -176,7 +177,7 @@ class Agent:
 
     def close(self) -> None:
         """Ends the MCP servers that it started, and its connections."""
-        self._background.close()
+        self._leave()
         self._model.close()
         self._tools = None
 
@@ -232,6 +233,9 @@ class Agent:
             if self._left_s() == 0:
                 self._ending = Ending.OUT_OF_TIME
                 return
+            if (now := self._connected()) is not tools:  # a server has others now
+                tools, declared = now, [tool.declared for tool in now.values()]
+                self._ledger.tools(declared)
             shown = self.memory.prompt(self._messages)
             yield from self._told()
             reply, fault = yield from self._understood(shown, tools, declared, streaming=streaming)
@@ -353,9 +357,20 @@ class Agent:
     def _left_s(self) -> float | None:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
+    def _leave(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers = []
+        self._background.close()
+
     def _connected(self) -> dict[str, Tool]:
         """All tools by name; MCP servers are connected with the first run."""
         if self._tools is not None:
+            for server in self._servers:
+                own = {tool.name for tool in server.tools}
+                if server.renew(self._tools.keys() - own, self._left_s()):
+                    kept = {name: tool for name, tool in self._tools.items() if name not in own}
+                    self._tools = kept | {tool.name: tool for tool in server.tools}
             return self._tools
         found = [*self._own, *([self._recall()] if self.memory.shows_handles else ())]
         names = [tool.name for tool in found]
@@ -365,10 +380,10 @@ class Agent:
         try:
             for server in self._given:
                 if isinstance(server, McpServer):
-                    taken = server.tools(self._background, tools, within_s=self._left_s())
-                    tools |= {tool.name: tool for tool in taken}
+                    self._servers.append(server.connect(self._background, tools, within_s=self._left_s()))
+                    tools |= {tool.name: tool for tool in self._servers[-1].tools}
         except BaseException:
-            self._background.close()  # the next run starts all of them
+            self._leave()  # the next run starts all of them
             raise
         self._tools = tools
         return tools

@@ -2,7 +2,7 @@
 
 background = Background()
 background.wait(fetch("http://..."))        what the coroutine returns, or raises
-client = background.enter(Client(...), 60)  an asynchronous context, entered now and left by close()
+client, leave = background.enter(Client(...), 60)   an asynchronous context, entered now, left by leave() or close()
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class Background:
             working.cancel()
             raise
 
-    def enter(self, context: AbstractAsyncContextManager[T], timeout_s: float) -> T:
-        """Returns what the context yields. It is entered and left in one task, as the libraries of MCP need it.
+    def enter(self, context: AbstractAsyncContextManager[T], timeout_s: float) -> tuple[T, Callable[[], None]]:
+        """Returns what the context yields, and a function that leaves it, without waiting.
+
+        It is entered and left in one task, as the libraries of MCP need it.
 
         Raises what entering it raises, and concurrent.futures.TimeoutError; the context has been left then.
         """
@@ -65,8 +67,20 @@ class Background:
             held.cancel()
             left.wait(_CLOSING_S)
             raise
-        self._contexts.append((leave, held))
-        return value
+        pair = (leave, held)
+        contexts = self._contexts
+        contexts.append(pair)
+        loop = self._loop
+
+        def go() -> None:
+            if pair in contexts:
+                contexts.remove(pair)
+            if loop is not None and not loop.is_closed():
+                with suppress(RuntimeError):  # closed meanwhile
+                    loop.call_soon_threadsafe(leave.set)
+
+        held.add_done_callback(lambda _: go())
+        return value, go
 
     def close(self) -> None:
         """Leave all contexts, the newest first, and end the thread. What comes later begins another one."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,9 @@ _KEPT = 2_000
 """Bytes that are kept of what a program writes to stderr."""
 _GRACE_S = 2.0
 """For a program to end by itself when its input ends."""
+_ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
+_HEAD = 200
+"""Bytes at either end of a line in which the number of its request is looked for."""
 _WATCH = "import os, signal, sys\nif not sys.stdin.buffer.read(1): os.killpg(int(sys.argv[1]), signal.SIGKILL)"
 
 
@@ -43,9 +47,20 @@ class Complaint:
         self.file: TextIO = os.fdopen(writing, "w")
         self.ended = ""
         """Why its messages are not read any more; empty: they are, or it has ended."""
+        self.program: subprocess.Popen[bytes] | None = None
+        self._over = False
         self._kept = b""
         self._thread = threading.Thread(target=self._read, args=(reading,), name="mem1-mcp", daemon=True)
         self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether the program has ended, or is not read any more. False for a server that is no program."""
+        return self._over or (self.program is not None and self.program.poll() is not None)
+
+    def end(self) -> None:
+        """There are no more messages."""
+        self._over = True
 
     @property
     def last_line(self) -> str:
@@ -74,6 +89,7 @@ async def program(
 
     pipe, own = subprocess.PIPE, {**get_default_environment(), **env}
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=complaint.file, env=own, start_new_session=True)
+    complaint.program = process
     try:
         watcher = _watcher(process.pid)
     except BaseException:
@@ -92,6 +108,7 @@ async def program(
                     complaint.ended = f"it wrote a message of more than {longest:,} bytes"
                     break
                 asyncio.run_coroutine_threadsafe(to_client.send(_read(line)), loop).result()
+        complaint.end()
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(to_client.close)
 
@@ -126,14 +143,18 @@ async def program(
 
 
 def _read(line: bytes) -> Any:
-    """A message, or why it is none."""
+    """A message, or why it is none; what answers a request, but cannot be read, is an error of that request."""
     import mcp_types
     from mcp.shared.message import SessionMessage
 
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
-        return error
+        number = _ID.search(line, 0, _HEAD) or _ID.search(line, max(0, len(line) - _HEAD))
+        if number is None or not line.lstrip().startswith(b"{"):
+            return error
+        why = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="its answer cannot be read as JSON")
+        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(number[1]), error=why))
 
 
 def _watcher(number: int) -> subprocess.Popen[bytes]:

@@ -1,11 +1,12 @@
 """Tools of MCP servers, by the official client: a command that speaks over stdin and stdout, or an HTTP address.
 
     McpServer("python my_server.py")            started with the agent, ended by its close()
-    McpServer("http://127.0.0.1:9000/mcp")      already running
+    McpServer("http://127.0.0.1:9000/mcp")      already running; ".../sse" has the older transport
+    McpServer("https://host/mcp", headers={"Authorization": "Bearer ${TOKEN}"})     TOKEN: an environment variable
 
 What a server says is untrusted: a name that a provider would refuse is rewritten, descriptions, schemas, results and
 lists have limits, and whatever goes wrong in a call is its result. What a command writes to stderr is shown only where
-the server does not start.
+the server does not start. A server that crashes or is started again is connected again (mem1.agent.mcp_link).
 
 Needs `pip install "mem1-agents[mcp]"`; the package is imported when an agent connects.
 """
@@ -15,18 +16,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotDone
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pydantic_core
 
 from mem1.agent.background import Background
-from mem1.agent.mcp_program import LONGEST_MESSAGE, Complaint, program
+from mem1.agent.mcp_http import over_http
+from mem1.agent.mcp_link import Link, client_of
+from mem1.agent.mcp_program import Complaint, program
 from mem1.agent.tools import Tool, ToolFailed
 from mem1.errors import UserError
 from mem1.net.exchange import one_line
@@ -37,8 +42,15 @@ _MOST_TOOLS = 1_000
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_NAME = 60
 """Characters, which leaves room for a number."""
-_DESCRIPTION, _SCHEMA = 4_000, 40_000
-"""Most characters of a tool's description, and of the JSON schema of its arguments."""
+_DESCRIPTION = 4_000
+"""Most characters of a tool's description."""
+_RENEW_S = 10.0
+"""Longest wait for a list of tools that has changed."""
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
+_OF_THE_PROTOCOL = ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding")
+_SECRET = 6
+"""Characters from which a header's value is looked for in texts, to be hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +59,16 @@ class McpServer:
 
     server: str
     """A command line, or an http(s) address."""
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] | None = field(default=None, repr=False)
     """Environment variables of a command, beside PATH, HOME and the like, which is all that it inherits."""
     only: tuple[str, ...] | None = None
     """Names of the tools to take; None: all."""
     timeout_s: float = 300.0
-    """Longest wait for an answer."""
+    """Longest time of a call, connecting again included."""
     result_chars: int = 200_000
     """Most characters of a result that are kept; a note says how many there were."""
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    """Headers of all requests to an http address; ${NAME} is an environment variable. Never shown."""
 
     def __post_init__(self) -> None:
         if not is_http(self.server) and not self._words:
@@ -63,71 +77,57 @@ class McpServer:
             raise UserError("timeout_s of an MCP server must be above 0")
         if self.result_chars < 1:
             raise UserError("result_chars of an MCP server must be at least 1")
+        if self.headers and not is_http(self.server):
+            raise UserError(f"headers go with an http address; {self.name} is a command: give it env={{...}}")
+        for name in self.headers or {}:
+            if not _HEADER.fullmatch(name):
+                raise UserError(f"{name!r:.80} cannot name a header of the MCP server {self.name}")
+            if name.lower() in _OF_THE_PROTOCOL or name.lower().startswith("mcp-"):
+                raise UserError(f"the header {name} of the MCP server {self.name} is set by the protocol; leave it out")
 
-    def tools(
+    @property
+    def name(self) -> str:
+        """The server as messages show it: an address without its user and query."""
+        if not is_http(self.server):
+            return repr(self.server)
+        parts = urlsplit(self.server)
+        return repr(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.name})"
+
+    def connect(
         self, background: Background, taken: Collection[str] = (), *, within_s: float | None = None
-    ) -> list[Tool]:
+    ) -> McpTools:
         """Connects, and takes the server's tools; names that are `taken` get a number.
 
         `within_s`: time that the run has left; None: no limit beside the server's own. Raises UserError on failure.
         """
-        limit_s = min(self.timeout_s, math.inf if within_s is None else within_s)
-        late = f"no answer within {limit_s:.3g} s" + (", all that timeout_s leaves" if limit_s == within_s else "")
-        ends = time.monotonic() + limit_s
-        complaint = Complaint()
+        return McpTools(self, background, taken, within_s)
 
-        def failed(what: str, error: Exception) -> UserError:
-            why = late if isinstance(error, NotDone) else complaint.ended or _cause(error)
-            return self._failed(what, why, complaint)
-
+    def open(self, complaint: Complaint, changed: Callable[[], None]) -> contextlib.AbstractAsyncContextManager[Any]:
+        """A client of a new connection. Raises UserError without the package, and for a variable that is not set."""
         try:
-            client = background.enter(self._client(complaint), limit_s)
-        except Exception as error:  # of any of the libraries below it
-            raise failed("does not answer", error) from error
-        finally:
-            complaint.file.close()
-        try:
-            found = [*_listed(client, background, ends)]
-        except Exception as error:  # as above
-            raise failed("does not list its tools", error) from error
-        known = [tool.name for tool in found]
-        if missing := ", ".join(name for name in self.only or () if name not in known):
-            raise UserError(
-                f"the MCP server {self.server!r} has no tool {missing}; it has {one_line(', '.join(known))}"
-            )
-        tools = dict[str, Tool]()
-        for declared in found:
-            if self.only is None or declared.name in self.only:
-                name = _usable(declared.name, {*taken, *tools})
-                tools[name] = self._tool(name, declared, client, background, complaint)
-        return list(tools.values())
-
-    def _tool(self, name: str, declared: _Declared, client: Any, background: Background, complaint: Complaint) -> Tool:
-        def call(arguments: dict[str, Any]) -> str:
-            try:
-                result = background.wait(client.call_tool(declared.name, arguments))
-            except Exception as error:  # as above: the server has ended, is late, or answers nonsense
-                raise ToolFailed(f"the MCP server gives no result: {complaint.ended or _cause(error)}") from error
-            text = _cut(_text(result), self.result_chars, "McpServer(result_chars=...) keeps more")
-            if result.is_error:
-                raise ToolFailed(text)
-            return text
-
-        return Tool(name=name, description=declared.description, parameters=declared.schema, call=call)
-
-    def _client(self, complaint: Complaint) -> Any:
-        try:
-            from mcp import Client
+            import mcp  # noqa: F401  (is it there)
         except ImportError as error:
             raise UserError('MCP servers need the package mcp, version 2: pip install "mem1-agents[mcp]"') from error
         # a line that is no message is logged with its stack trace, which goes to stderr where nobody configured logging
         for noisy in ("mcp", "httpx2"):
             logging.getLogger(noisy).addHandler(logging.NullHandler())
-        if is_http(self.server):
-            where = _over_http(self.server)
-        else:
-            where = program(self._words, env=self.env or {}, complaint=complaint)
-        return Client(where, read_timeout_seconds=self.timeout_s)
+        if not is_http(self.server):
+            return client_of(program(self._words, env=self.env or {}, complaint=complaint), self.timeout_s, changed)
+        events = urlsplit(self.server).path.rstrip("/").endswith("/sse")  # the older transport
+        return client_of(over_http(self.server, self.filled(), events=events), self.timeout_s, changed)
+
+    def filled(self) -> dict[str, str]:
+        """The headers as they are sent. Raises UserError, which shows no value."""
+        found = dict[str, str]()
+        for name, value in (self.headers or {}).items():
+            where = f"the header {name} of the MCP server {self.name}"
+            found[name] = filled(value, where).strip()
+            if not found[name].isascii() or not found[name].isprintable():
+                raise UserError(f"{where} has characters that no header takes; give printable ASCII on one line")
+        return found
 
     @property
     def _words(self) -> list[str]:
@@ -136,9 +136,99 @@ class McpServer:
         except ValueError:  # a quote without its end
             return []
 
-    def _failed(self, what: str, why: str, complaint: Complaint) -> UserError:
-        last = complaint.last_line
-        return UserError(f"the MCP server {self.server!r} {what}: {why}{f'; it wrote: {last}' if last else ''}")
+
+def filled(text: str, where: str) -> str:
+    """A text with the values of environment variables.   "Bearer ${TOKEN}" -> "Bearer 1234"
+
+    Raises UserError, which names a variable that is not set.
+    """
+    for variable in _VARIABLE.findall(text):
+        if not os.environ.get(variable):
+            raise UserError(f"{where} needs the environment variable {variable}; set it")
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], text)
+
+
+class McpTools:
+    """The tools of a server that is connected."""
+
+    def __init__(
+        self, server: McpServer, background: Background, taken: Collection[str], within_s: float | None
+    ) -> None:
+        self._server = server
+        self._names: dict[str, str] = {}
+        """A tool's own name -> the one that models are told, which stays the same while the agent lives."""
+        self._hidden = sorted({value for value in server.filled().values() if len(value) >= _SECRET}, key=len)
+        self._hidden += [value.partition(" ")[2] for value in self._hidden if len(value.partition(" ")[2]) >= _SECRET]
+        self._link = Link(background, server.open, limit_s=server.timeout_s, starts=not is_http(server.server))
+        limit_s = min(server.timeout_s, math.inf if within_s is None else within_s)
+        late = f"no answer within {limit_s:.3g} s" + (", all that timeout_s leaves" if limit_s == within_s else "")
+        ends = time.monotonic() + limit_s
+
+        def failed(what: str, error: Exception) -> UserError:
+            last = next((note for note in getattr(error, "__notes__", ()) if note), "")
+            why = late if isinstance(error, NotDone) else self._link.why(error)
+            wrote = f"; it wrote: {last}" if last and last not in why else ""
+            return UserError(self._shown(f"the MCP server {server.name} {what}: {why}{wrote}"))
+
+        try:
+            self._link.connect(limit_s)
+        except UserError:
+            raise
+        except Exception as error:  # of any of the libraries below it
+            raise failed("does not answer", error) from None
+        try:
+            found = [*_listed(self._link, ends)]
+        except Exception as error:  # as above
+            raise failed("does not list its tools", error) from None
+        known = [tool.name for tool in found]
+        if missing := ", ".join(name for name in server.only or () if name not in known):
+            raise UserError(f"the MCP server {server.name} has no tool {missing}; it has {one_line(', '.join(known))}")
+        self.tools = self._taken(found, taken)
+
+    def renew(self, taken: Collection[str], within_s: float | None = None) -> bool:
+        """Takes the tools again where the server has others now; whether it did. On failure it keeps those it has."""
+        if not self._link.changed or not self._link.alive:
+            return False
+        self._link.changed = False
+        limit_s = min(_RENEW_S, math.inf if within_s is None else within_s)
+        try:
+            found = [*_listed(self._link, time.monotonic() + limit_s)]
+        except Exception:  # as above
+            return False
+        before, self.tools = self.tools, self._taken(found, taken)
+        return [tool.declared for tool in before] != [tool.declared for tool in self.tools]
+
+    def close(self) -> None:
+        """Connect no more."""
+        self._link.close()
+
+    def _taken(self, found: list[_Declared], taken: Collection[str]) -> list[Tool]:
+        tools = list[Tool]()
+        for declared in {tool.name: tool for tool in found}.values():
+            if self._server.only is None or declared.name in self._server.only:
+                if declared.name not in self._names:
+                    self._names[declared.name] = _usable(declared.name, {*taken, *self._names.values()})
+                tools.append(self._tool(self._names[declared.name], declared))
+        return tools
+
+    def _tool(self, name: str, declared: _Declared) -> Tool:
+        def call(arguments: dict[str, Any]) -> str:
+            try:
+                result = self._link.call(declared.name, arguments, repeatable=declared.repeatable)
+            except ToolFailed as error:
+                raise ToolFailed(self._shown(str(error))) from None
+            text = _cut(self._shown(_text(result)), self._server.result_chars, "McpServer(result_chars=...) keeps more")
+            if result.is_error:
+                raise ToolFailed(text)
+            return text
+
+        return Tool(name=name, description=declared.description, parameters=declared.schema, call=call)
+
+    def _shown(self, text: str) -> str:
+        """The text without values of headers, which a server may send back."""
+        for value in reversed(self._hidden):
+            text = text.replace(value, "***")
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,24 +238,31 @@ class _Declared:
     name: str
     description: str
     schema: Mapping[str, Any]
+    repeatable: bool
+    """Calling it twice is as good as calling it once."""
 
 
-def _listed(client: Any, background: Background, ends: float) -> Iterator[_Declared]:
+def _listed(link: Link, ends: float) -> Iterator[_Declared]:
     """All tools of a server, page by page. Raises NotDone at the time `ends`, and ValueError for too many."""
-    cursor, tools = None, 0
+    cursor: str | None = None
+    tools = 0
     while True:
-        page = background.wait(client.list_tools(cursor=cursor), max(0.0, ends - time.monotonic()))
+        at = cursor
+        ask: Callable[[Any], Any] = lambda client, at=at: client.list_tools(cursor=at, cache_mode="refresh")  # noqa: E731
+        page = link.ask(ask, max(0.0, ends - time.monotonic()))
         cursor, tools = page.next_cursor, tools + max(1, len(page.tools))
         if tools > _MOST_TOOLS:
             raise ValueError(f"more than {_MOST_TOOLS:,}")
         for tool in page.tools:
             if len(tool.name) > _DESCRIPTION:
                 raise ValueError(f"a name of {len(tool.name):,} characters")
-            description, schema = _cut(tool.description or "", _DESCRIPTION), tool.input_schema
-            if (size := len(pydantic_core.to_json(schema))) > _SCHEMA:
-                description += f"\n[the schema of its arguments is left out, {size:,} bytes of at most {_SCHEMA:,}]"
-                schema = {"type": "object"}
-            yield _Declared(name=tool.name, description=description.strip(), schema=schema)
+            hints = tool.annotations
+            yield _Declared(
+                name=tool.name,
+                description=_cut(tool.description or tool.title or "", _DESCRIPTION).strip(),
+                schema=tool.input_schema,
+                repeatable=hints is not None and bool(hints.read_only_hint or hints.idempotent_hint),
+            )
         if cursor is None:
             return
 
@@ -177,46 +274,10 @@ def _cut(text: str, most: int, more: str = "") -> str:
     return f"{text[:most]}\n[cut: the first {most:,} of {len(text):,} characters{f'; {more}' if more else ''}]"
 
 
-@contextlib.asynccontextmanager
-async def _over_http(url: str) -> AsyncIterator[Any]:
-    """The official transport, with a limit on every answer."""
-    from mcp.client.streamable_http import streamable_http_client
-    from mcp.shared._httpx_utils import create_mcp_http_client
-
-    async with create_mcp_http_client({"accept-encoding": "identity"}) as client:
-        client.event_hooks = {"response": [_limit]}
-        async with streamable_http_client(url, http_client=client, max_sse_event_size=LONGEST_MESSAGE) as streams:
-            yield streams
-
-
-async def _limit(response: Any) -> None:
-    """Let an answer in JSON fail that is too long; those in events are limited by the event."""
-    import httpx2
-
-    class Limited(httpx2.AsyncByteStream):
-        def __init__(self, whole: Any) -> None:
-            self._whole = whole
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = LONGEST_MESSAGE
-            async for piece in self._whole:
-                left -= len(piece)
-                if left < 0:
-                    raise httpx2.ReadError(f"an answer of more than {LONGEST_MESSAGE:,} bytes")
-                yield piece
-
-        async def aclose(self) -> None:
-            await self._whole.aclose()
-
-    if "content-encoding" in response.headers:  # a few bytes could be a great many
-        raise httpx2.DecodingError("its answer is compressed, which was not asked for")
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        response.stream = Limited(response.stream)
-
-
 def _usable(name: str, taken: Collection[str]) -> str:
     """The name as providers take it, unlike those taken.   "files/read" -> "files_read", then "files_read_2" """
-    usable = free = _UNUSABLE.sub("_", name)[:_LONGEST_NAME] or "_"
+    usable = _UNUSABLE.sub("_", name)[:_LONGEST_NAME] or "_"
+    usable = free = usable if usable[0].isalpha() or usable[0] == "_" else f"_{usable}"
     number = 1
     while free in taken:
         number += 1
@@ -241,10 +302,3 @@ def _named(part: Any) -> str:
     kind = getattr(part, "mime_type", None) or getattr(inner, "mime_type", None) or "of unknown type"
     where = getattr(part, "uri", None) or getattr(inner, "uri", None)
     return f"[{part.type}, {kind}{f', {where}' if where else ''}: not text, so it is not shown]"
-
-
-def _cause(error: BaseException) -> str:
-    """The first error in a group, on one line."""
-    while isinstance(inner := getattr(error, "exceptions", None), tuple) and inner:
-        error = inner[0]
-    return one_line(f"{type(error).__name__}: {error}")

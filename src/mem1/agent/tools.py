@@ -16,17 +16,21 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic
 import pydantic_core
 
+from mem1.agent.schemas import Accepted, accepted
 from mem1.errors import UserError
 from mem1.net.exchange import one_line
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Tool names that providers accept."""
+_DESCRIPTION = 1_024
+"""Characters of a tool's description that OpenAI takes."""
+_GOES_ON = " [goes on in its parameters]"
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""
 
@@ -45,16 +49,27 @@ class Tool:
     """JSON schema of its arguments."""
     call: Callable[[dict[str, Any]], Any]
     """Takes the arguments; returns text, or anything that JSON can hold. Raises whatever it likes."""
+    _accepted: Accepted = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_accepted", accepted(self.parameters))
         if not NAME.fullmatch(self.name):
             raise UserError(f"{self.name!r:.80} cannot name a tool; providers take up to 64 of A-Z a-z 0-9 _ -")
 
     @property
     def declared(self) -> dict[str, Any]:
-        """As OpenAI's chat completions take it."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
-        return {"type": "function", "function": function}
+        """As OpenAI's chat completions take it, within what all providers accept."""
+        described = f"{self.description.strip() or self.name}\n{self._accepted.note}".strip()
+        parameters = dict(self._accepted.schema)
+        if len(described) > _DESCRIPTION:  # the schema's description has no limit
+            kept = _DESCRIPTION - len(_GOES_ON)
+            described, rest = described[:kept] + _GOES_ON, described[kept:]
+            parameters["description"] = f"{rest}\n{parameters.get('description', '')}".strip()
+        return {"type": "function", "function": {"name": self.name, "description": described, "parameters": parameters}}
+
+    def run(self, arguments: Mapping[str, Any]) -> Any:
+        """What `call` returns for arguments under the names that the model was told. Raises what it raises."""
+        return self.call(self._accepted.given(arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +116,7 @@ def tool_of(function: Callable[..., Any], wait: Wait) -> Tool:
         result = function(**read)
         return wait(result) if inspect.iscoroutine(result) else result
 
-    return Tool(name=name, description=described, parameters=_untitled(schema), call=call)
+    return Tool(name=name, description=described, parameters=schema, call=call)
 
 
 def outcome_of(tools: Mapping[str, Tool], name: str, arguments: str) -> Outcome:
@@ -110,7 +125,7 @@ def outcome_of(tools: Mapping[str, Tool], name: str, arguments: str) -> Outcome:
     if tool is None:
         return error(f"there is no tool {name!r:.80}; there are {', '.join(tools) or 'none'}")
     try:
-        return Outcome(text=as_text(tool.call(_read(arguments))))
+        return Outcome(text=as_text(tool.run(_read(arguments))))
     except (ToolFailed, UserError) as failure:
         return error(str(failure))
     except (Exception, SystemExit) as failure:  # whatever the tool raises: the model may know another way
@@ -148,15 +163,3 @@ def _mistake(name: str, error: pydantic.ValidationError) -> str:
         for mistake in error.errors(include_url=False, include_input=False)
     ]
     return f"the arguments of {name} do not fit: {'; '.join(mistakes)}"
-
-
-def _untitled(schema: Any) -> Any:
-    """The schema without pydantic's titles, which say nothing that the names do not say."""
-    if isinstance(schema, list):
-        return [_untitled(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: part for key, part in schema.items() if not (key == "title" and isinstance(part, str))}
-    return {
-        key: part if key in ("default", "enum", "const", "examples") else _untitled(part) for key, part in kept.items()
-    }

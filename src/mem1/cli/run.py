@@ -36,11 +36,12 @@ from mem1.cli.progress import stderr
 from mem1.errors import UserError, printable
 from mem1.evaluation.tokens import appended_tokens
 from mem1.interrupts import stopped_while
+from mem1.net.failover import is_http
 from mem1.protocol import ANSWER, MALFORMED, NOTE, SUMMARY, Tags
 from mem1.records import Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from mem1.agent import Agent
+    from mem1.agent import Agent, McpServer
     from mem1.agent.agent import Step
     from mem1.engines.servers import ModelServer
     from mem1.messages import Event
@@ -108,7 +109,13 @@ def command(
     ] = None,
     mcp: Annotated[
         list[str] | None,
-        typer.Option(help="Ask a chat agent with the tools of this MCP server, a command or http address; repeatable."),
+        typer.Option(
+            help="Ask a chat agent with the tools of this MCP server: command, http address or JSON file; repeatable."
+        ),
+    ] = None,
+    mcp_header: Annotated[
+        list[str] | None,
+        typer.Option(help="'Name: value' for the http address of --mcp; '${NAME}' is a variable; repeatable."),
     ] = None,
     memory: Annotated[
         str | None,
@@ -133,8 +140,10 @@ def command(
     mem1 run --question "..." --mcp "npx -y my-server" --base-url http://127.0.0.1:8000/v1 --model qwen
     """
     if mcp or memory is not None:
-        run_agent(chosen, question or (), mcp=mcp or (), memory=memory, prices=prices, as_json=as_json)
+        servers = _mcp_servers(mcp or (), mcp_header or ())
+        run_agent(chosen, question or (), mcp=servers, memory=memory, prices=prices, as_json=as_json)
         return
+    refuse(invocation, "mcp_header", because="goes with --mcp")
     refuse(invocation, "prices", because="goes with --mcp or --memory")
     from mem1.cli.progress import stderr
     from mem1.engines.base import Sampling
@@ -273,20 +282,20 @@ def run_agent(
     chosen: Chosen,
     questions: Sequence[str],
     *,
-    mcp: Sequence[str],
+    mcp: Sequence[McpServer],
     memory: str | None,
     prices: str | None,
     as_json: bool,
 ) -> None:
     """Ask the agent one question, show what it does, and print its report."""
-    from mem1.agent import Agent, McpServer
+    from mem1.agent import Agent
     from mem1.agent.agent import MEMORY
 
     if len(questions) != 1 or not questions[0].strip():
         raise UserError("an agent with --mcp or --memory needs one --question: its task")
     agent = Agent(
         _server(chosen),
-        tools=[McpServer(server) for server in mcp],
+        tools=mcp,
         memory=MEMORY if memory is None else memory,
         prices=prices,
     )
@@ -307,6 +316,16 @@ def run_agent(
         print(json.dumps({**report.record(), "messages": agent.messages}))
     else:
         console.print(Text(f"\n{printable(str(report))}"), soft_wrap=True)
+
+
+def _mcp_servers(named: Sequence[str], headers: Sequence[str]) -> list[McpServer]:
+    """The servers of --mcp. Headers go to one address: a token is not for all of them."""
+    from mem1.agent.mcp_config import servers_of
+
+    addresses = [name for name in named if is_http(name)]
+    if headers and len(addresses) != 1:
+        raise UserError("--mcp-header goes with one http address of --mcp; name several servers in a JSON file")
+    return [server for name in named for server in servers_of(name, headers)]
 
 
 def _server(chosen: Chosen) -> ModelServer:

@@ -1,0 +1,450 @@
+"""JSON schemas of tools as every provider takes them: what any of them refuses is rewritten before a tool is declared.
+
+    accepted({"type": "object"}).schema         {"type": "object", "properties": {}}
+    accepted({"$ref": "#/$defs/A", "$defs": {"A": ...}}).schema         what stands at #/$defs/A
+    accepted({"type": "object", "properties": {"$top": ...}}).given({"top": 3})     {"$top": 3}
+
+Whom each rule is for:
+
+    OpenAI, Azure       an object with `properties` at the root, without anyOf, oneOf, allOf, enum; arrays have `items`
+    Anthropic           the same; no $ref; names of arguments of up to 64 of A-Z a-z 0-9 _ . -
+    Gemini              one `type` everywhere; enums of strings; no $schema, const, nullable, exclusiveMinimum, pattern
+    Mistral, vLLM, llama.cpp        no booleans for schemas, no tuples of items; patterns of a narrow kind
+
+A keyword that not all of them take is told in words, in the description of its part. References are replaced by what
+they refer to, except where that refers to itself. The model may so be told less than the tool demands, never more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote
+
+Schema = dict[str, Any]
+
+_NODES, _DEPTH, _BYTES = 4_000, 24, 40_000
+"""Most parts of a rewritten schema, their depth, and the bytes of the whole as JSON."""
+_WORDS = 300
+"""Most characters of what is told in words of one keyword."""
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_ALIASES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "dict": "object", "list": "array"}
+_WHOLE = ("number", "integer")
+_OF_TYPE: Mapping[str, tuple[str, ...]] = {
+    "string": ("minLength", "maxLength"),
+    "number": ("minimum", "maximum"),
+    "integer": ("minimum", "maximum"),
+    "boolean": (),
+    "object": ("properties", "required", "additionalProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "null": (),
+}
+"""Keywords that are kept, of each type; they also tell the type where it is not given."""
+_TOLD = ("format", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "examples")
+"""Keywords that are told in words."""
+_NUMBERS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_.-]+")
+_EMPTY: Schema = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A schema that providers take."""
+
+    schema: Schema
+    names: Mapping[str, str]
+    """Names of arguments that had to change -> those that the tool knows."""
+    note: str
+    """What was left out, for the tool's description; "": nothing."""
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a call under the names that the tool knows."""
+        return {self.names.get(name, name): value for name, value in arguments.items()}
+
+
+def accepted(schema: Any) -> Accepted:
+    """A tool's schema, rewritten; one that is too large is left out, which the note says. Never raises."""
+    for inline in (True, False):
+        try:
+            return _Rewriting(schema, inline=inline).whole()
+        except _TooLarge:
+            continue
+    why = f"[the schema of its arguments is left out: it has more than {_BYTES:,} bytes or {_NODES:,} parts]"
+    return Accepted(schema=dict(_EMPTY), names={}, note=why)
+
+
+class _TooLarge(Exception):
+    """A schema has more parts or bytes than a model could read."""
+
+
+class _Rewriting:
+    """One schema. `inline`: references are replaced, which may make it larger; else only the root's."""
+
+    def __init__(self, root: Any, *, inline: bool) -> None:
+        self._root, self._inline = root, inline
+        self._nodes, self._looked = 0, 0
+        self._names: dict[str, str] = {}
+        """Reference -> its name in $defs."""
+        self._leads: dict[str, list[str]] = {}
+        """Reference -> the references in what stands there."""
+        self._again: dict[str, bool] = {}
+        """Reference -> whether it leads to itself."""
+
+    def whole(self) -> Accepted:
+        root, notes = self._object(self._followed(self._root))
+        renamed = _renamed(root["properties"])
+        root["properties"] = {renamed.get(name, name): part for name, part in root["properties"].items()}
+        if "required" in root:
+            root["required"] = [renamed.get(name, name) for name in root["required"]]
+        defined: Schema = {}
+        while missing := [ref for ref, name in self._names.items() if name not in defined]:
+            for ref in missing:
+                defined[self._names[ref]] = self._part(self._target(ref), 1)
+        if defined:
+            root["$defs"] = defined
+        if len(json.dumps(root, ensure_ascii=False)) > _BYTES:
+            raise _TooLarge
+        return Accepted(schema=root, names={new: old for old, new in renamed.items()}, note=" ".join(notes))
+
+    def _object(self, root: Any) -> tuple[Schema, list[str]]:
+        """The root as an object of all arguments that any of its alternatives takes, and what to say of it."""
+        root = root if isinstance(root, dict) else {}
+        root, sets = _all_of(root, self._followed), list[list[str]]()
+        kinds = [kind for kind in _listed(root.get("type")) if isinstance(kind, str)]
+        if kinds and "object" not in kinds:
+            return dict(_EMPTY), [f"[its schema is of type {kinds[0]:.20}, not of an object, and is left out]"]
+        if len(_mapping(root.get("properties"))) > _NODES:
+            raise _TooLarge
+        properties = dict(_mapping(root.get("properties")))
+        required = _names_in(root.get("required"))
+        for keyword in ("anyOf", "oneOf"):
+            given = _listed(root.get(keyword))[:_NODES]
+            branches = [_all_of(self._followed(branch), self._followed) for branch in given]
+            found: dict[str, list[Any]] = {}
+            for branch in branches:
+                for name, part in _mapping(branch.get("properties")).items():
+                    if name not in properties:
+                        found.setdefault(name, []).append(part)
+                sets.append(_names_in(branch.get("required")))
+            properties |= {name: _either(parts) for name, parts in found.items()}
+            always = [set(_names_in(branch.get("required"))) for branch in branches]
+            if always:
+                required += [name for name in properties if all(name in names for names in always)]
+        kept: Schema = {key: root[key] for key in ("description", "additionalProperties") if key in root}
+        if sets:  # closed branches would shut out each other's arguments
+            kept.pop("additionalProperties", None)
+        whole = self._part({"type": "object", **kept, "properties": properties, "required": required}, 0)
+        choices = [", ".join(names) for names in sets if names]
+        told = f"[give one of these sets of arguments: {' | '.join(dict.fromkeys(choices))[:_WORDS]}]"
+        return whole, [told] if len(choices) > 1 else []
+
+    def _part(self, schema: Any, depth: int) -> Schema:
+        """Any schema but the root."""
+        self._nodes += 1
+        if self._nodes > _NODES:
+            raise _TooLarge
+        if depth > _DEPTH:
+            return _anything("[cut: what is deeper is left out]")
+        if not isinstance(schema, dict) or schema.get("type") == "any":
+            return _anything(_text(schema.get("description")) if isinstance(schema, dict) else "")
+        schema = _modern(_all_of(schema, self._resolved))
+        if isinstance(ref := schema.pop("$ref", None), str):
+            return self._referred(ref, schema, depth)
+        branches = [
+            part for keyword in ("anyOf", "oneOf") for part in _listed(schema.get(keyword)) if part is not False
+        ]
+        if branches:
+            return self._alternatives(schema, branches, depth)
+        kinds = _kinds(schema)
+        if len(kinds) != 1:
+            if not kinds:
+                return _anything(_described(schema))
+            return self._alternatives(schema, [_of_kind(schema, kind) for kind in kinds], depth)
+        return self._single(schema, kinds[0], depth)
+
+    def _alternatives(self, schema: Schema, branches: list[Any], depth: int) -> Schema:
+        """One of several schemas. What all of them share is put into each, as not all providers look beside `anyOf`."""
+        own = ["type", "enum", *(key for keys in _OF_TYPE.values() for key in keys)]
+        shared = {key: schema[key] for key in dict.fromkeys(own) if key in schema}
+        parts = list[Schema]()
+        for branch in branches:
+            if isinstance(branch, dict) and shared and "$ref" not in branch:
+                branch = {**shared, **branch}
+            part = self._part(branch, depth + 1)
+            parts += [each for each in part.get("anyOf", [part]) if each not in parts]
+        said = _described({key: part for key, part in schema.items() if key not in ("type", "enum")})
+        found = parts[0] if len(parts) == 1 else {"anyOf": parts}
+        if said:
+            found["description"] = said
+        if _plain(schema.get("default")):
+            found["default"] = schema["default"]
+        return found
+
+    def _single(self, schema: Schema, kind: str, depth: int) -> Schema:
+        """A schema of one type."""
+        found: Schema = {"type": kind}
+        if said := _described(schema):
+            found["description"] = said
+        values = [value for value in _listed(schema.get("enum")) if isinstance(value, str)]
+        if values and kind == "string":
+            found["enum"] = list(dict.fromkeys(values))
+        if _plain(schema.get("default")):
+            found["default"] = schema["default"]
+        for key in _OF_TYPE[kind]:
+            if key in _NUMBERS and type(schema.get(key)) in (int, float) and _plain(schema[key]):
+                found[key] = schema[key]
+        if kind == "array":
+            found["items"] = self._part(_items(schema), depth + 1)
+        if kind == "object":
+            given = {name: part for name, part in _mapping(schema.get("properties")).items() if part is not False}
+            if len(given) > _NODES:
+                raise _TooLarge
+            found["properties"] = {str(name): self._part(part, depth + 1) for name, part in given.items()}
+            required = [name for name in _names_in(schema.get("required")) if name in given]
+            required += [
+                name for name, part in given.items() if isinstance(part, dict) and part.get("required") is True
+            ]
+            if required:
+                found["required"] = list(dict.fromkeys(required))
+            more = schema.get("additionalProperties", None if given or depth == 0 else True)
+            if more is not None:
+                found["additionalProperties"] = more if isinstance(more, bool) else self._part(more, depth + 1)
+        return found
+
+    def _referred(self, ref: str, beside: Schema, depth: int) -> Schema:
+        """What stands at a reference, with what stands beside it; where it refers to itself, a reference in $defs."""
+        if not isinstance(self._target(ref), dict):
+            return _anything(f"{_text(beside.get('description'))} [as {ref:.100} says, which is not included]".strip())
+        if self._circle(ref):
+            return _anything(_described(beside))
+        if not self._inline or self._recursive(ref):
+            name = self._names.setdefault(ref, self._named(ref))
+            return {"$ref": f"#/$defs/{name}"}
+        return self._part({**self._target(ref), **beside}, depth + 1)
+
+    def _named(self, ref: str) -> str:
+        name = free = _UNUSABLE.sub("_", ref.rpartition("/")[2]).strip("#.")[:40] or "Root"
+        number = 1
+        while free in self._names.values():
+            number += 1
+            free = f"{name}_{number}"
+        return free
+
+    def _recursive(self, ref: str) -> bool:
+        """Whether what stands at a reference leads to itself."""
+        if ref not in self._again:
+            seen, left = set[str](), [ref]
+            while left:
+                new = [found for found in self._refs(left.pop()) if found not in seen]
+                seen.update(new)
+                left += new
+            self._again[ref] = ref in seen
+        return self._again[ref]
+
+    def _refs(self, ref: str) -> list[str]:
+        """All references in what stands at a reference."""
+        if ref not in self._leads:
+            found, left = list[str](), [self._target(ref) or {}]
+            while left:
+                part = left.pop()
+                self._looked += 1
+                if self._looked > 100 * _NODES:
+                    raise _TooLarge
+                if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+                    found.append(part["$ref"])
+                inner = part.values() if isinstance(part, dict) else part
+                left += [each for each in inner if isinstance(each, (dict, list))]
+            self._leads[ref] = list(dict.fromkeys(found))
+        return self._leads[ref]
+
+    def _circle(self, ref: str) -> bool:
+        """Whether it is a reference to a reference, and so on, back to itself."""
+        for _ in range(_DEPTH):
+            target = self._target(ref)
+            if not isinstance(target, dict) or not isinstance(target.get("$ref"), str):
+                return False
+            ref = target["$ref"]
+        return True
+
+    def _resolved(self, schema: Any) -> Any:
+        """A part of allOf: what it refers to, unless that is recursive."""
+        ref = schema.get("$ref") if isinstance(schema, dict) else None
+        return self._followed(schema) if isinstance(ref, str) and not self._recursive(ref) else schema
+
+    def _followed(self, schema: Any) -> Any:
+        """The schema, or what its references lead to; {} where that is nothing or a circle."""
+        for _ in range(_DEPTH):
+            ref = schema.get("$ref") if isinstance(schema, dict) else None
+            if not isinstance(ref, str):
+                return schema if isinstance(schema, dict) else {}
+            target = self._target(ref)
+            if not isinstance(target, dict) or self._circle(ref):
+                return {}
+            schema = {**target, **{key: part for key, part in schema.items() if key not in ("$ref", "$defs")}}
+        return {}
+
+    def _target(self, ref: str) -> Any:
+        """What stands at a reference within the schema, as "#/$defs/A"; None: nothing."""
+        if not ref.startswith("#"):
+            return None
+        place: Any = self._root
+        for step in unquote(ref[1:]).split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(place, dict):
+                place = cast("Schema", place).get(step)
+            elif isinstance(place, list) and step.isdecimal() and len(step) < 9 and int(step) < len(place):
+                place = place[int(step)]
+            else:
+                return None
+        return place
+
+
+def _all_of(schema: Schema, read: Any) -> Schema:
+    """A schema with the parts of its allOf in it; what stands beside them comes first."""
+    found = {key: part for key, part in schema.items() if key != "allOf"}
+    left, seen = _listed(schema.get("allOf"))[:_NODES], 0
+    while left and seen < _NODES:
+        seen += 1
+        part = read(left.pop(0))
+        if not isinstance(part, dict):
+            continue
+        left = [*_listed(part.get("allOf"))[:_NODES], *left]
+        for key, value in part.items():
+            if key == "properties":
+                found[key] = {**_mapping(value), **_mapping(found.get(key))}
+            elif key == "required":
+                found[key] = list(dict.fromkeys([*_names_in(found.get(key)), *_names_in(value)]))
+            elif key != "allOf":
+                found.setdefault(key, value)
+    return found
+
+
+def _modern(schema: Schema) -> Schema:
+    """`const`, `nullable`, booleans as limits and tuples, in the words of the newest draft."""
+    found = dict(schema)
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if found.pop("nullable", False) is True:
+        if kinds := _kinds(found):
+            found["type"] = [*kinds, "null"]
+        elif alternatives := _listed(found.get("anyOf")):
+            found["anyOf"] = [*alternatives, {"type": "null"}]
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if found.get(exclusive) is True and limit in found:  # as draft 4 has it
+            found[exclusive] = found.pop(limit)
+            found.setdefault("type", "number")
+    return found
+
+
+def _kinds(schema: Schema) -> list[str]:
+    """The types that a schema allows; []: any."""
+    named = [_ALIASES.get(kind, kind) for kind in _listed(schema.get("type")) if isinstance(kind, str)]
+    kinds = [kind for kind in dict.fromkeys(named) if kind in _TYPES]
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        found = list(dict.fromkeys(_kind(value) for value in values[:_NODES]))
+        fit = [kind for kind in kinds if kind in found or (kind == "number" and "integer" in found)]
+        return fit or kinds or found
+    told = ("object", "array", "string", "number")
+    return kinds or next(([kind] for kind in told if not schema.keys().isdisjoint(_OF_TYPE[kind])), [])
+
+
+def _of_kind(schema: Schema, kind: str) -> Schema:
+    """What a schema of several types says of one of them."""
+    found: Schema = {"type": kind, **{key: schema[key] for key in _OF_TYPE[kind] if key in schema}}
+    if isinstance(values := schema.get("enum"), list):
+        found["enum"] = [value for value in values if _kind(value) == kind or (kind, _kind(value)) == _WHOLE]
+    return found
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = ((str, "string"), (int, "integer"), (float, "number"), (list, "array"), (dict, "object"))
+    return next((kind for of, kind in kinds if isinstance(value, of)), "null")
+
+
+def _items(schema: Schema) -> Any:
+    """The schema of an array's entries; of a tuple, any of them."""
+    items = schema.get("items")
+    tuple_of = [*_listed(schema.get("prefixItems")), *(items if isinstance(items, list) else ())]
+    if isinstance(items, dict):
+        tuple_of.append(items)
+    return _either(tuple_of[:_NODES]) if tuple_of else {}
+
+
+def _either(parts: list[Any]) -> Any:
+    """One of several schemas, as one."""
+    distinct = list[Any]()
+    for part in parts:
+        if not any(part is known for known in distinct):
+            distinct.append(part)
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+
+def _described(schema: Schema) -> str:
+    """The description, with the keywords that are told in words."""
+    told = [f"{key}: {_words(schema[key])}" for key in _TOLD if schema.get(key) not in (None, False, [], "")]
+    values = schema.get("enum")
+    if isinstance(values, list) and values and not any(isinstance(value, str) for value in values) and values != [None]:
+        told.insert(0, f"one of: {_words(values)}")
+    text = _text(schema.get("description"))
+    return f"{text} ({'; '.join(told)})".strip() if told else text
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_words(each) for each in value[:_WORDS] if not isinstance(each, list))[:_WORDS]
+    return json.dumps(value, ensure_ascii=False)[:_WORDS] if _plain(value) else "..."
+
+
+def _plain(value: Any) -> bool:
+    """Whether it is a small value of JSON, other than null."""
+    try:
+        return value is not None and len(json.dumps(value, allow_nan=False)) <= _BYTES
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _anything(description: str) -> Schema:
+    """Any value; a type is given, since not all providers take a schema without."""
+    free: Schema = {"type": "object", "properties": {}, "additionalProperties": True}
+    listed: Schema = {"type": "array", "items": {"type": "string"}}
+    found: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, free, listed]}
+    return {**found, "description": description} if description else found
+
+
+def _renamed(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Arguments whose names are refused -> names for them.   "$top" -> "top" """
+    renamed: dict[str, str] = {}
+    for name in properties:
+        if not _ARGUMENT.fullmatch(name):
+            usable = free = _UNUSABLE.sub("_", name).strip("_")[:60] or "argument"
+            number = 1
+            while free in properties or free in renamed.values():
+                number += 1
+                free = f"{usable}_{number}"
+            renamed[name] = free
+    return renamed
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _names_in(value: Any) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
