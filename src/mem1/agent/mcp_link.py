@@ -101,6 +101,8 @@ class Link:
         self._held: _Held | None = None
         self._closed = False
         self._lost, self._rests_until = 0, 0.0
+        self.last_words = ""
+        """What a server wrote that did not connect; empty: nothing."""
         self.changed = False
         """The server's list of tools may be another one now."""
 
@@ -114,8 +116,8 @@ class Link:
         complaint = Complaint()
         try:
             client, leave = self._background.enter(self._open(complaint, self._list_changed), limit_s)
-        except Exception as error:
-            error.add_note(complaint.ended or complaint.last_line)
+        except Exception:
+            self.last_words = complaint.ended or complaint.last_line
             raise
         finally:
             complaint.file.close()
@@ -200,6 +202,7 @@ class Link:
                 raise ToolFailed(f"{row}; it is tried again in {rest:.0f} s")
             self._again(ends)
             self.changed = True
+            assert self._held is not None
             return self._held
         finally:
             self._lock.release()
@@ -214,8 +217,7 @@ class Link:
             except Exception as error:  # of any of the libraries below it
                 left = ends - time.monotonic()
                 if left <= wait_s or (self._starts and tries == _STARTS) or isinstance(error, FileNotFoundError):
-                    last = next((note for note in getattr(error, "__notes__", ()) if note), "")
-                    wrote = f"; it wrote: {last}" if last else ""
+                    wrote = f"; it wrote: {self.last_words}" if self.last_words else ""
                     why = f"the MCP server is not back: {tries} tries, {cause(error)}{wrote}"
                     raise ToolFailed(f"{why}; the next call tries again") from error
             time.sleep(wait_s)

@@ -165,7 +165,7 @@ class McpTools:
         ends = time.monotonic() + limit_s
 
         def failed(what: str, error: Exception) -> UserError:
-            last = next((note for note in getattr(error, "__notes__", ()) if note), "")
+            last = self._link.last_words
             why = late if isinstance(error, NotDone) else self._link.why(error)
             wrote = f"; it wrote: {last}" if last and last not in why else ""
             return UserError(self._shown(f"the MCP server {server.name} {what}: {why}{wrote}"))

@@ -64,7 +64,7 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
 
 def _joined(one: Message, other: Message) -> dict[str, Any]:
     """The second message with the first one's content before its own."""
-    contents = [message.get("content") for message in (one, other) if message.get("content")]
+    contents: list[Any] = [message["content"] for message in (one, other) if message.get("content")]
     if all(isinstance(content, str) for content in contents):
         return {**other, "content": "\n\n".join(contents) or None}
     parts: list[Mapping[str, Any]] = []

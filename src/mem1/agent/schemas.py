@@ -177,7 +177,7 @@ class _Rewriting:
             part = self._part(branch, depth + 1)
             parts += [each for each in part.get("anyOf", [part]) if each not in parts]
         said = _described({key: part for key, part in schema.items() if key not in ("type", "enum")})
-        found = parts[0] if len(parts) == 1 else {"anyOf": parts}
+        found: Schema = parts[0] if len(parts) == 1 else {"anyOf": parts}
         if said:
             found["description"] = said
         if _plain(schema.get("default")):

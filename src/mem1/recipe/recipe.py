@@ -109,7 +109,7 @@ class Recipe(Config):
         if isinstance(chat, Mapping) and chat.keys() <= {"thoughts", "template"} and framed is None:
             log.warning("chat is called protocol now; it is read as protocol.kind = tools with its keys")
             return {key: value for key, value in given.items() if key != "chat"} | {"protocol": {"kind": TOOLS, **chat}}
-        if framed is True and chat is None:
+        if framed is True and chat is None and isinstance(model, Mapping):
             log.warning("model.chat_template is called protocol now; it is read as protocol = framed")
             rest = {key: value for key, value in model.items() if key != "chat_template"}
             return {**given, "model": rest, "protocol": FRAMED}
