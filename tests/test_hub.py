@@ -261,6 +261,7 @@ class TestRuns:
         checks = {check["name"]: check for check in json.loads(said)["checks"]}
         assert code == 1 and "no weights in *.safetensors, only a.bin" in checks["model"]["detail"]
 
+    @pytest.mark.slow
     def test_a_plan_without_a_network_knows_the_shapes_of_its_table(
         self, a_hub: Hub, recipe: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ):

@@ -37,6 +37,7 @@ def tiny(out: Path, *parts: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 def test_a_part_runs_as_typed_at_tiny_size(tmp_path: Path):
     ceiling, sampling = tiny(tmp_path / "out", "sampling")["parts"]
     assert (ceiling["part"], sampling["part"]) == ("ceiling", "sampling")

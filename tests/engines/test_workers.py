@@ -36,7 +36,7 @@ process.join()
     [
         pytest.param(["train.py"], SCRIPT, "done [2]", id="script"),
         pytest.param(["-m", "train"], STARTS_ONE, "there", id="module", marks=pytest.mark.slow),
-        pytest.param(["-"], STARTS_ONE, "there", id="stdin"),
+        pytest.param(["-"], STARTS_ONE, "there", id="stdin", marks=pytest.mark.slow),
         pytest.param(["-i"], STARTS_ONE, "there", id="typed", marks=pytest.mark.slow),
     ],
 )

@@ -26,8 +26,6 @@ COMMANDS = (
     "verify --limit 1 --attempts 6 --json",
     "run --objectives 1",
     "report run --out report.html",
-    "plan atlas-quick rl.pack_tokens=512",
-    "train atlas-quick rl.pack_tokens=512 --dry-run --out dry",
     "bench --script 200 --memory constant --families chain",
     "probe notes --count 1 --exchanges 8 --facts 4",
 )

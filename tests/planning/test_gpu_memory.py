@@ -73,6 +73,7 @@ def test_a_step_is_taken_once_for_all_changes_that_leave_it_as_it_is(recipe: Rec
     assert Counter(stage for stage, _ in steps) == {"sft": 4, "rl": 5}
 
 
+@pytest.mark.slow
 def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: Recipe):
     (planned,) = make_plan(recipe, gpus=cluster("H100")).stages
     warning = check_fits(recipe, free=(planned.memory.least + planned.memory.peak) / 2, device=L4)

@@ -126,7 +126,10 @@ def test_tokens_of_a_plan_are_those_of_the_trees():
     assert counted(attempts, packed(attempts), packed=False).trained == 4 * (10 + 19 + 19)
 
 
-@pytest.mark.parametrize("name", [row.name for row in benchmark.ROWS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(row.name, marks=pytest.mark.slow if number % 3 else ()) for number, row in enumerate(benchmark.ROWS)],
+)
 def test_a_step_on_fake_tensors_needs_what_a_real_one_allocates(name: str):
     if "LoRA" in name:
         pytest.importorskip("peft")
@@ -297,6 +300,7 @@ class TestCommand:
         for part in ("does not fit", "weights: policy", "Changes, each added", "cpu_offload", "are estimates"):
             assert part in told
 
+    @pytest.mark.slow
     def test_sizes_are_given_whole_or_not_at_all(self):
         known_sizes = ["--prompt", 100, "--state", 20, "--action", 10, "--result", 50, "--turns", 3]
         told = json.loads(call("atlas-quick", *known_sizes, "--json"))
