@@ -210,8 +210,8 @@ class _Rewriting:
             ]
             if required:
                 found["required"] = list(dict.fromkeys(required))
-            more = schema.get("additionalProperties", None if given or depth == 0 else True)
-            if more is not None:
+            if (more := schema.get("additionalProperties")) is not None or (depth and not given):
+                more = True if more is None else more
                 found["additionalProperties"] = more if isinstance(more, bool) else self._part(more, depth + 1)
         return found
 
