@@ -59,6 +59,7 @@ def killed_and_resumed(name: str, kills: int, folder: Path) -> None:
     assert len(server.faults) == len(FAULTS) and {attempt.ended for attempt in resumed.attempts} == {"answered"}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_three_times_has_the_same_result_and_asks_nothing_twice(tmp_path: Path):
     killed_and_resumed("KILLED", 3, tmp_path)
 

@@ -83,7 +83,9 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=pytest.mark.slow if phase == "two workers" else ()) for phase in PHASES]
+)
 def test_nothing_more_is_done_and_one_line_says_where_it_stopped_and_what_to_do(
     phase: str,
     terminal: Terminal,

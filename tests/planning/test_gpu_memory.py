@@ -83,6 +83,7 @@ def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: 
     assert check_fits(recipe, free=planned.memory.peak / 1.5, device=L4, ranks=4) is None, "ranks share the networks"
 
 
+@pytest.mark.slow
 def test_a_gpu_for_which_no_change_is_enough_is_told_so_and_an_unknown_model_is_not_checked(recipe: Recipe):
     with pytest.raises(UserError, match="take a smaller model or more GPUs, as no change of the recipe is enough"):
         check_fits(recipe, free=1e6, device=L4)

@@ -151,6 +151,7 @@ class TestSteps:
         assert step.flops["forward"] == pytest.approx(2 * matrices + 4 * pairs, rel=0.05)
         assert step.flops["backward"] == pytest.approx(4 * matrices + 10 * pairs, rel=0.05)
 
+    @pytest.mark.slow
     def test_parts_sum_to_the_peak_and_ranks_share_what_lasts(self):
         attempts = made(groups=1, attempts=2)
         shape = small(tiny_model("qwen3").config, vocab_size=1000)
@@ -290,6 +291,7 @@ class TestCommand:
         assert rl["memory"]["peak"] == sum(rl["memory"]["parts"].values()) and rl["seconds"] is None
         assert told["disk_bytes"] > 3 * 12 * told["parameters"]
 
+    @pytest.mark.slow
     def test_tables_name_what_does_not_fit_and_what_to_change(self, tmp_path: Path):
         # one layer of the width of a large model does not fit, beside its critic and reference, into 24 GB
         shape = known("Qwen2.5-7B")

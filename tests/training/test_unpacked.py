@@ -105,7 +105,7 @@ tasks = 2
 """
 
 
-@pytest.fixture(params=[gemma, mistral])
+@pytest.fixture(params=[pytest.param(gemma, marks=pytest.mark.slow), mistral])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     Policy(made(request.param()), CODEC).save(tmp_path / "start")
     return tmp_path / "start"
