@@ -274,6 +274,7 @@ class TestRuns:
         assert "org/unknown is not in the cache of Hugging Face" in error
 
 
+@pytest.mark.slow
 def test_a_command_asks_the_hub_that_the_environment_names(tmp_path: Path):
     """HF_ENDPOINT, HF_HOME and HF_TOKEN as the client reads them, in a process of its own."""
     with hub() as running:

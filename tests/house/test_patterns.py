@@ -54,6 +54,8 @@ LONGEST: Mapping[str, int] = {
     "agent.refusals._EXTRA": 2_000,
     "agent.refusals._KNOWN": 2_000,
     "agent.refusals._MARK": 60,
+    "agent.roles._ALTERNATE": 2_000,
+    "agent.roles._NO_SYSTEM": 2_000,
     "engines.servers._SECRET": 100,  # names of headers and parameters
     "words._COMPOUND": 10_000,
     "words._PART": 10_000,  # of what has no white space, as much as is cut into words at once
@@ -83,7 +85,7 @@ ALL = uses()
 FOREIGN = [use for use in ALL if not {use.name, re.split(r":|\._", use.name)[0]} & NOT_FOREIGN.keys()]
 LIMIT_S = 0.05
 """Of one thread on an idle machine."""
-SIZES = {20: None, 24: None, 30: None, 36: None, 300: None, 1_000: 20, 3_000: 8, 10_000: 8, 30_000: 3, 10**6: None}
+SIZES = {20: None, 24: None, 30: None, 36: None, 300: 60, 1_000: 15, 3_000: 6, 10_000: 4, 30_000: 2, 10**6: None}
 """Characters of the texts -> how many of them are tried in the next size, the slowest; None: all."""
 
 
@@ -107,7 +109,7 @@ def is_slow(pattern: re.Pattern[Any], method: str, text: Any, taken: float) -> b
     several = method in ("findall", "finditer", "split", "sub", "subn")
     matches = sum(1 for _ in pattern.finditer(text)) if several else 0
     limit = max(LIMIT_S * scale, 3 * per_match * matches)
-    return taken > 10 * limit or all(seconds_of(pattern, method, text) > limit for _ in range(8))
+    return taken > 10 * limit or all(seconds_of(pattern, method, text) > limit for _ in range(4))
 
 
 def too_slow(pattern: re.Pattern[Any], methods: frozenset[str], longest: int = 10**6) -> str:

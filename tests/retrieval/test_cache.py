@@ -54,6 +54,7 @@ def opens_in_rounds(path: Path, cache: Path, together: Barrier, answers: Queue[l
     answers.put(found)
 
 
+@pytest.mark.slow
 def test_processes_that_open_an_empty_cache_at_once_all_find_the_same(tmp_path: Path):
     write_passages(tmp_path / "c.jsonl", corpus(30))
     together, answers = SPAWN.Barrier(PROCESSES), SPAWN.Queue()

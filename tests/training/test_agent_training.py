@@ -155,6 +155,7 @@ def test_a_server_without_token_ids_is_refused_and_one_with_them_is_recorded(tmp
     assert len(turns) >= 3 and all(len(turn.logprobs) == len(turn.completion_ids) > 0 for turn in turns)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_is_verified_trained_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = (Path(__file__).parents[2] / "docs" / "agents-elsewhere.md").read_text(encoding="utf-8")
     for name, text in re.findall(r'^```\w+ title="(.*?)"\n(.*?)^```', page, flags=re.M | re.S):

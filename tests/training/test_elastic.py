@@ -85,6 +85,7 @@ def trained(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "policy" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_one_rank_and_with_two_again_as_if_it_had_two_all_the_time(
     demonstrated: Recipe, tmp_path: Path
 ):
