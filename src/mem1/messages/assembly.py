@@ -24,7 +24,6 @@ from mem1.messages.cuts import Cuts, cut_message, without_unsigned_thoughts
 from mem1.messages.ours import Added, found_in, line_for, number_in, place_of, put_in_place
 from mem1.messages.reminders import without
 from mem1.messages.selecting import Retention, Selected
-from mem1.messages.thoughts import spoken
 from mem1.messages.transcript import (
     Exchange,
     Form,
@@ -134,9 +133,6 @@ def assemble(
                 if results is not part.results:
                     left_out += [old for old, new in zip(part.results, results, strict=True) if new is not old]
                     part = part._replace(results=results)
-            shown_words = tuple([spoken(message) for message in part.said])
-            if any(new is not old for new, old in zip(shown_words, part.said, strict=True)):
-                part = part._replace(said=shown_words)
             kept.append(part)
             continue
         left_out += part.results

@@ -20,6 +20,7 @@ the messages that would be sent anyway, so it is served from the cache, too.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,12 +37,13 @@ from mem1.messages.ours import put_behind
 from mem1.messages.reminders import outdated
 from mem1.messages.selecting import Retention, Seen, selected
 from mem1.messages.text_calls import calls_in
-from mem1.messages.thoughts import without_thoughts
+from mem1.messages.thoughts import spoken, without_thoughts
 from mem1.messages.transcript import (
     ASK,
     Exchange,
     Form,
     Message,
+    Part,
     Result,
     Transcript,
     User,
@@ -235,8 +237,10 @@ def folded(
     stays, instruction, cuts = chosen.stays, instruction_of(policy), Cuts(reminders=outdated(parts))
     shown: dict[tuple[int, Retention, int | None, int | None], tuple[Result, ...]] = {}
 
+    said_parts = [_without_thoughts(part) for part in parts]  # once, as parts may be assembled several times
+
     def assembled() -> Assembled:
-        return assemble(transcript.system, parts, chosen, state, instruction, form, bounds, cuts, shown)
+        return assemble(transcript.system, said_parts, chosen, state, instruction, form, bounds, cuts, shown)
 
     found = assembled()
     written = form.write(found.transcript)
@@ -249,7 +253,7 @@ def folded(
             written = form.write(found.transcript)
             return tokens_of(written, bounds.count) - limit, bounds.count(found.block or "")
 
-        fitting = Fitting(transcript.system, parts, stays, cuts, form, bounds, pending)
+        fitting = Fitting(transcript.system, said_parts, stays, cuts, form, bounds, pending)
         fitting.fit(over, bounds.count(found.block or ""), measured)
     if found.added is not None:
         put_behind(found.transcript, found.added, form)
@@ -266,6 +270,14 @@ def folded(
         cut=tuple(cuts.said),
         waits=any(part.pending for part in found.transcript.parts if isinstance(part, Exchange)),
     )
+
+
+def _without_thoughts(part: Part) -> Part:
+    """The part without thoughts in what the model said; the same object where there are none."""
+    if isinstance(part, User):
+        return part
+    words = tuple([spoken(message) for message in part.said])
+    return part if all(map(operator.is_, words, part.said)) else part._replace(said=words)
 
 
 def instruction_of(policy: MemoryPolicy) -> str:
