@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROUNDS, CALLS = 4, 5
+ROUNDS, CALLS = 8, 8
 HERE = Path(__file__).parents[1] / "src"
 CASES = (
     ("full", {}),

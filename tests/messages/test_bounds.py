@@ -6,6 +6,7 @@ A token is a letter here: `count=len`. Each message costs 4 more, an image 1,000
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from transcripts import FORMS, conversation, prefixes
 
 from mem1.memory import memory_policy
 from mem1.messages import Bounds, Event, Memory, ask, fold, with_state
-from mem1.messages.bounds import common_tokens, cut_state, shortened, tokens_of, without_images
+from mem1.messages.bounds import common_tokens, cut_state, remembering, shortened, tokens_of, without_images
 from mem1.messages.cost import Sizes, measured
 from mem1.messages.folding import folded
 from mem1.messages.forms import form_of
@@ -351,3 +352,26 @@ def test_what_was_sent_before_a_state_counts_neither_as_its_exchange_nor_as_its_
     memory.prompt(history)
     assert [event.tokens_before for event in events] == [12 + 2 * 21, 12 + 3 * 21]
     assert tokens_of(with_state(history, "s" * 30), len) > 12 + 3 * 21 + 30
+
+
+def test_a_count_reads_each_long_text_once_also_in_later_prompts():
+    @dataclass
+    class Tokenizer:  # without a hash
+        read: int = 0
+
+        def __call__(self, text: str) -> int:
+            self.read += 1
+            return len(text)
+
+    read: list[str] = []
+
+    def count(text: str) -> int:
+        read.append(text)
+        return len(text)
+
+    text, tokenizer = "word " * 200, Tokenizer()
+    for remembered in (remembering(count), remembering(count)):
+        assert [remembered(text), remembered("short")] == [1_000, 5]
+    assert read == [text, "short", "short"]
+    remembered = remembering(tokenizer)
+    assert [remembered(text), remembered(text), tokenizer.read] == [1_000, 1_000, 1]

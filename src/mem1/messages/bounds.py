@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from mem1.errors import UserError
@@ -27,6 +28,8 @@ _REST = 18
 """Tokens, at four characters each, of the longest line about what is missing of a result."""
 _SHORT = 500
 """Characters of a text that is counted sooner than looked up."""
+_COUNTED = 1 << 14
+"""Texts whose count is remembered."""
 _PLAIN = b"abcdefghijklmnopqrstuvwxyz \n\t\r"
 _NOT_ASCII = bytes(range(128, 256))
 _ASCII = bytes(range(128))
@@ -72,14 +75,25 @@ def estimated(text: str) -> int:
 
 
 def remembering(count: Callable[[str], int]) -> Callable[[str], int]:
-    """The same count, which reads each long text once."""
-    counted: dict[str, int] = {}
+    """The same count, which reads each long text once: results stand in every prompt of a conversation."""
+    try:
+        return _remembering(count)
+    except TypeError:  # what counts has no hash
+        return _remembering.__wrapped__(count)
+
+
+@lru_cache(maxsize=16)
+def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
+    counted: dict[tuple[int, int], int] = {}
 
     def remembered(text: str) -> int:
         if len(text) < _SHORT:
             return count(text)
-        if (found := counted.get(text)) is None:
-            found = counted[text] = count(text)
+        key = len(text), hash(text)  # not the text, which would be kept longer than its conversation
+        if (found := counted.get(key)) is None:
+            if len(counted) >= _COUNTED:
+                counted.clear()
+            found = counted[key] = count(text)
         return found
 
     return remembered
@@ -271,9 +285,14 @@ def _is_file(kind: Any, value: Mapping[str, Any]) -> bool:
     if kind == "document":
         source = value.get("source")
         return not (isinstance(source, MAPPING) and source.get("type") in ("text", "content"))
-    if isinstance(kind, str) and kind != "text" and any(file in kind for file in _FILES) and "search" not in kind:
+    if isinstance(kind, str) and _names_file(kind):
         return True
     return "data" in value and any(not str(value.get(key, "text")).startswith("text") for key in _MEDIA)
+
+
+@lru_cache(maxsize=256)
+def _names_file(kind: str) -> bool:
+    return kind != "text" and any(file in kind for file in _FILES) and "search" not in kind
 
 
 def _given(value: Any, count: Callable[[str], int]) -> int:

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from mem1.errors import UserError
 from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
 from mem1.messages.assembly import handle_of, without_states
-from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, tokens_of, without_tools
+from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, remembering, tokens_of, without_tools
 from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
@@ -207,7 +207,7 @@ class Memory:
         not clear which conversation is meant.
         """
         prompt = shown if isinstance(shown, _Prompt) else self._shown_here().prompt
-        estimate = tokens_of(prompt if shown is None else shown, self.bounds.count)
+        estimate = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
         if estimate:
             scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
             self._known[prompt.key] = replace(self._known.get(prompt.key, Known()), scale=scale, beside=beside)
@@ -354,7 +354,7 @@ class Memory:
         if self._on_event is None and self._events is None:
             return
         found, known = now.found, now.known
-        count, scale = self.bounds.count, now.known.scale
+        count, scale = remembering(self.bounds.count), now.known.scale
         handles = [handle_of(result, self.form) for result in found.left_out]
         event = Event(
             kind=kind,
