@@ -163,6 +163,23 @@ def test_a_state_call_that_fails_leaves_the_request_as_it_is(broken: Said, why: 
     assert why in caplog.text and SECRET not in caplog.text
 
 
+@pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
+def test_a_state_that_is_cut_beyond_its_bound_is_a_state_since_its_end_would_go_anyway(path: str):
+    def cut(state: str) -> Said:
+        said = json.loads(b"".join(message(path, state).pieces))
+        (said["choices"][0] if path == CHAT else said)["finish_reason" if path == CHAT else "stop_reason"] = (
+            "length" if path == CHAT else "max_tokens"
+        )
+        return Said([json.dumps(said).encode()])
+
+    long = "Oslo is far. " * 400  # 1,300 tokens by estimate, where a state may have 1,000
+    for state, folds in ((long, True), (f"<think>{long}", False), ("Oslo is", False)):
+        with running(lambda path, body, s=state: cut(s) if is_request_for_state(body) else None) as at:
+            assert at.post(path, body(path, 3)).status_code == 200
+            assert ("Oslo is far. Oslo is far." in at.last.decode()) is folds
+            assert (json.loads(at.last) == body(path, 3)) is not folds
+
+
 def test_a_state_that_does_not_come_in_time_leaves_the_request_as_it_is(caplog: pytest.LogCaptureFixture):
     gate = threading.Event()
 

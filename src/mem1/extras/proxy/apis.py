@@ -17,7 +17,8 @@ from typing import Any
 
 from mem1.messages.bounds import estimated
 from mem1.messages.sessions import keys_of
-from mem1.messages.transcript import Message
+from mem1.messages.thoughts import without_thoughts
+from mem1.messages.transcript import Message, texts
 from mem1.net.exchange import read_json, whole_number
 
 _SPOILS = frozenset(
@@ -115,16 +116,17 @@ class Api:
         usage = answer.get("usage")
         return self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
 
-    def state_in(self, answer: Mapping[str, Any]) -> Message:
-        """The model's message. Raises NoState where there is none, or it was cut."""
+    def state_in(self, answer: Mapping[str, Any], state_tokens: int) -> Message:
+        """The model's message. Raises NoState where there is none, or it was cut within the tokens that a state may
+        have; of a longer one the end goes in any case."""
         try:
             message, ended = self.reply(answer)
         except (TypeError, LookupError) as error:
             raise NoState(f"the answer to a request for a state has no message ({type(error).__name__})") from error
-        if ended == self.cut:
-            raise NoState("the state was cut off by the limit of tokens")
         if not isinstance(message, dict):
             raise NoState("the answer to a request for a state has no message")
+        if ended == self.cut and estimated(without_thoughts(texts(message.get("content")))) <= state_tokens:
+            raise NoState("the state was cut off by the limit of tokens")
         return message
 
 

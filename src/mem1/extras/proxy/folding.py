@@ -161,14 +161,14 @@ class Folding:
         name = sha256(call.owner.encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
-            self._asked[name] = asyncio.create_task(self._ask(call, body))
+            self._asked[name] = asyncio.create_task(self._ask(call, body, state_tokens))
         try:
             return await self._asked[name]
         except NoState as error:
             call.failed = error if error.for_good else None
             raise
 
-    async def _ask(self, call: Call, body: bytes) -> Message:
+    async def _ask(self, call: Call, body: bytes, state_tokens: int) -> Message:
         headers = passed_on(call.headers, same_request=False)
         try:
             status, answer = await self._upstream.state(call.path, call.query, headers, body)
@@ -183,7 +183,7 @@ class Folding:
         usage = call.api.usage_of(read)
         call.usage += usage
         self._counts.states += usage
-        return call.api.state_in(read)
+        return call.api.state_in(read, state_tokens)
 
     def _tell(self, event: Event) -> None:
         """An event to the file; what the user should know, to stderr."""
