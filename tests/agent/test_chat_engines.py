@@ -1,0 +1,139 @@
+"""Twenty turns against real servers, by the agent and through the proxy: every request is taken, states are written
+and used. `make test-servers` runs this; a small model's answers are not judged."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+from chat_engines import NAME, llama_cpp, vllm
+from chat_templates import QWEN25_LIKE
+
+import mem1
+from mem1.agent import Called, Ending, Returned
+from mem1.messages import Bounds, Event
+
+Start = Callable[..., AbstractContextManager[str]]
+SERVERS: dict[str, tuple[str, Start]] = {"llama.cpp": ("MEM1_LLAMA_CPP", llama_cpp), "vllm": ("MEM1_VLLM", vllm)}
+"""Name -> (variable with the interpreter of its environment, what starts it)."""
+TURNS = 20
+PLACES = ("Oslo", "Bergen", "Trondheim", "Rome", "Paris", "Lima", "Kyoto", "Cairo", "Quito", "Riga")
+ASKS = "How many bridges has PLACE?"
+CALLS = """Repeat this word for word:
+<tool_call>
+{"name": "look", "arguments": {"place": "PLACE"}}
+</tool_call>"""
+"""What so small a model calls a tool for."""
+SETTINGS = {"temperature": 0, "max_tokens": 40}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from served(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def url_with_tools(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """With a chat template that shows tools, which the model's own does not: llama.cpp has none called then."""
+    yield from served(request.param, tmp_path_factory, template=QWEN25_LIKE)
+
+
+def served(name: str, folders: pytest.TempPathFactory, **options: str) -> Iterator[str]:
+    variable, start = SERVERS[name]
+    if variable not in os.environ:
+        pytest.skip(f"{variable} names no interpreter: run make test-servers")
+    with start(os.environ[variable], folders.mktemp("server") / "log.txt", **options) as url:
+        yield url
+
+
+def look(place: str) -> str:
+    """Looks a place up in an encyclopedia."""
+    return f"{place} is a city. It has a harbour, a council and {len(place)} bridges. " * 8
+
+
+def agent_at(url: str, memory: str) -> mem1.Agent:
+    return mem1.Agent(
+        url,
+        name=NAME,
+        tools=[look],
+        memory=memory,
+        instructions="You are brief. Look places up with the tool.",
+        bounds=Bounds(result=100, state=100, prompt=1_000),
+        settings=SETTINGS,
+        max_turns=2,
+    )
+
+
+def turns(
+    agent: mem1.Agent, *, streamed: bool, task: str = ASKS
+) -> tuple[Counter[str], list[Event], list[Ending | None]]:
+    """(steps by kind, events of the memory, endings) of twenty tasks."""
+    steps: Counter[str] = Counter()
+    events, endings = list[Event](), list[Ending | None]()
+    for turn in range(TURNS):
+        now = task.replace("PLACE", PLACES[turn % len(PLACES)])
+        if streamed:
+            for step in agent.stream(now):
+                steps[type(step).__name__] += 1
+                if isinstance(step, Event):
+                    events.append(step)
+        else:
+            agent.run(now)
+        endings.append(agent.report().ending)
+    return steps, events, endings
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_twenty_tasks_are_answered_and_the_states_are_what_the_model_sees(url: str, streamed: bool):
+    with agent_at(url, "fold(4)") as agent:
+        _, events, endings = turns(agent, streamed=streamed)
+        report = agent.report()
+        assert {*endings} <= {Ending.ANSWERED, Ending.OUT_OF_TOKENS, Ending.OUT_OF_TURNS} and report.states >= 3
+        shown = agent.memory.prompt(agent.messages)
+        assert sum(message["role"] == "assistant" for message in shown) <= 2 * 4 < TURNS
+        if streamed:
+            states = [event.state_after for event in events if event.kind == "state"]
+            assert len(states) >= 3
+            assert states[-1] is not None and any(states[-1] in str(message.get("content")) for message in shown)
+
+
+@pytest.mark.timeout(900)
+def test_native_calls_are_run_and_their_results_go_back(url_with_tools: str):
+    with agent_at(url_with_tools, "window(4)") as agent:
+        steps, _, _ = turns(agent, streamed=True, task=CALLS)
+        assert steps[Called.__name__] >= 1 and steps[Returned.__name__] == steps[Called.__name__]
+        called = [message for message in agent.messages if message.get("tool_calls")]
+        assert called[0]["tool_calls"][0]["function"]["name"] == "look"
+        results = [message for message in agent.messages if message["role"] == "tool"]
+        assert any("It has a harbour, a council and 4 bridges." in str(message["content"]) for message in results)
+
+
+@pytest.mark.timeout(900)
+def test_an_agent_that_appends_is_folded_by_the_proxy_before_the_server(url: str, tmp_path: Path):
+    command = [sys.executable, "-m", "mem1", "proxy", "--upstream", url, "--port", "0"]
+    command += ["--memory", "fold(4)", "--state-tokens", "50"]
+    proxy = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert proxy.stdout is not None
+        address = next(found[1] for line in proxy.stdout if (found := re.search(r" on (http://[^;\s]+);", line)))
+        with agent_at(f"{address}/v1", "full") as agent:
+            _, _, endings = turns(agent, streamed=True)
+            assert {*endings} <= {Ending.ANSWERED, Ending.OUT_OF_TOKENS, Ending.OUT_OF_TURNS}
+            told = {"model": NAME, "messages": [*agent.messages, {"role": "user", "content": "Go on."}], **SETTINGS}
+            answer = httpx.post(f"{address}/v1/chat/completions", json=told, timeout=300)
+        assert answer.status_code == 200 and answer.headers["mem1-prompt"] == "folded"
+        assert answer.json()["usage"]["prompt_tokens"] < agent.report().appended_peak_tokens
+    finally:
+        proxy.terminate()
+        said = proxy.communicate()[0]
+    (requests, folded) = re.findall(r"(\d+) requests, (\d+) folded", said)[-1]
+    assert int(requests) >= TURNS and int(folded) >= TURNS // 2
