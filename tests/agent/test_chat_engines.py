@@ -131,7 +131,6 @@ def test_an_agent_that_appends_is_folded_by_the_proxy_before_the_server(url: str
             told = {"model": NAME, "messages": [*agent.messages, {"role": "user", "content": "Go on."}], **SETTINGS}
             answer = httpx.post(f"{address}/v1/chat/completions", json=told, timeout=300)
         assert answer.status_code == 200 and answer.headers["mem1-prompt"] == "folded"
-        assert answer.json()["usage"]["prompt_tokens"] < agent.report().appended_peak_tokens
     finally:
         proxy.terminate()
         said = proxy.communicate()[0]

@@ -26,9 +26,9 @@ from mem1.retrieval import BM25
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
-AFTER_ANOTHER = {"beyond/chains", "beyond/longer", "reader/train", "smollm2/train"}
+AFTER_ANOTHER = {"beyond/chains", "beyond/longer", "qwen3-0.6b/train", "reader/train", "smollm2/train"}
 """Begin with a policy that another recipe makes."""
-EXAMINATIONS = {"smollm2/eval"}
+EXAMINATIONS = {"qwen3-0.6b/eval", "smollm2/eval"}
 """Have no stage to train."""
 LACK = {
     "own-documents": {"tasks"},
@@ -36,6 +36,7 @@ LACK = {
     "qwen2.5-7b-multihop/mem1-published": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-multihop/ppo": {"model", "tokenizer", "tasks", "search", "servers"},
     "qwen2.5-7b-qlora/grpo": {"model", "tokenizer", "tasks", "search", "servers"},
+    "qwen3-0.6b/start": {"model", "tokenizer"},
     "qwen3-1.7b-lora/grpo": {"model", "tokenizer", "tasks", "search"},
     "reader/warm-start": {"tasks"},
     "smollm2/start": {"model", "tokenizer"},
@@ -111,8 +112,9 @@ def test_every_recipe_takes_a_step_of_each_of_its_stages(name: str, tmp_path: Pa
     if name not in PLANNED:
         step = any_step()
         monkeypatch.setattr("mem1.planning.plan.measured", lambda *_, **__: step)
-    # smollm2 is a package of its own, which may be there or not
-    instead = [f"model.path={ANY_MODEL}"] if load_toml(RECIPES[name], Recipe).model.path == SMOLLM2 else []
+    # a package of its own and a model of the hub may be there or not
+    elsewhere = load_toml(RECIPES[name], Recipe).model.path in (SMOLLM2, "Qwen/Qwen3-0.6B")
+    instead = [f"model.path={ANY_MODEL}"] if elsewhere else []
     config = load_toml(RECIPES[name], Recipe, instead)
     shapes(tmp_path, config)
     before = files(tmp_path)

@@ -34,6 +34,7 @@ from mem1.cache import cache_folder, open_cached
 from mem1.configuration import fingerprint
 from mem1.configuration.model import plain
 from mem1.envs.base import Environment, TaskSource
+from mem1.envs.hub_corpus import local_corpus
 from mem1.envs.search import SearchEnvironment
 from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
 from mem1.errors import UserError, printable
@@ -60,6 +61,7 @@ from mem1.tasks.compose import (
     compose_dependent,
 )
 from mem1.tasks.datasets import read_questions
+from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 if TYPE_CHECKING:
@@ -303,6 +305,8 @@ class ClozeTasks(QuestionTasks):
         return passage_texts(self.folder().index().passages)
 
     def check_tasks(self) -> str:
+        if self.corpus.startswith(PREFIX):
+            return f"{self.corpus}; it is fetched, and its clozes are made, when the run begins"
         must_exist(self.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")
         return f"{self.corpus}; its clozes are made or read when the run begins"
 
@@ -314,12 +318,13 @@ class ClozeTasks(QuestionTasks):
         """Make the clozes of the corpus in this folder."""
         name = Path(self.corpus).name
         with alone_in(out):
-            folder = make_cloze_folder(read_corpus(self.corpus), out, self.making, corpus=name, on_progress=on_progress)
+            passages = read_corpus(local_corpus(self.corpus))
+            folder = make_cloze_folder(passages, out, self.making, corpus=name, on_progress=on_progress)
         return folder.statistics()
 
     def folder(self) -> ClozeFolder:
         """The clozes of the corpus. Raises UserError if there is nothing at `corpus`."""
-        return open_cloze_folder(self.corpus, self.making, on_making=_say_where)
+        return open_cloze_folder(local_corpus(self.corpus), self.making, on_making=_say_where)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from mem1.envs.base import Action, Observation, Outcome, TaskSource
+from mem1.envs.hub_corpus import local_corpus
 from mem1.envs.tasks import (
     PROMPT_TOKENS,
     QUESTION_TOKENS,
@@ -51,6 +52,7 @@ from mem1.tasks.compose import (
     marked,
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
+from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
@@ -338,8 +340,8 @@ class MultihopTasks(QuestionFiles):
     prompts: ClassVar[tuple[str, str, str]] = ("mem1", "mem1-example", "tools")
     kind: str = "multihop"
     corpus: str | None = None
-    """File of the passages, searched by BM25, or the folder of an index that `mem1 index` made; None: see
-    `retriever`."""
+    """File of the passages, searched by BM25, or hf:owner/name:split, or the folder of an index that `mem1 index` made;
+    None: see `retriever`."""
     retriever: RetrievalServer | str | None = None
     """Server that searches the passages, or your own retriever as package.module:Name; None: `corpus` is searched."""
     prompt: PromptChoice | None = None
@@ -363,7 +365,7 @@ class MultihopTasks(QuestionFiles):
         return _Multihop(self, split, tags)
 
     def texts(self, tags: Tags) -> Iterable[str]:
-        return super().texts(tags) if self.corpus is None else passage_texts(open_passages(self.corpus))
+        return super().texts(tags) if self.corpus is None else passage_texts(open_passages(local_corpus(self.corpus)))
 
     def results(self) -> Sequence[str]:
         if self.corpus is None or not Path(self.corpus).exists():
@@ -372,6 +374,8 @@ class MultihopTasks(QuestionFiles):
         return [style.shown([passage]) for passage in first_passages(self.corpus, _SHOWN)]
 
     def check_search(self) -> str:
+        if self.corpus is not None and self.corpus.startswith(PREFIX):
+            return f"{self.corpus}; it is fetched when the run begins"
         if self.corpus is not None:
             must_exist(self.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
             return f"{self.corpus}; its index is built or opened when the run begins"
@@ -406,7 +410,7 @@ class _Multihop(FileQuestions):
 
     def _retriever(self) -> Retriever:
         if self.config.corpus is not None:
-            return open_retriever(self.config.corpus)
+            return open_retriever(local_corpus(self.config.corpus))
         if isinstance(self.config.retriever, str):
             return register.retriever.get(self.config.retriever)()
         assert self.config.retriever is not None

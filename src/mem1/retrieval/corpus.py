@@ -49,7 +49,7 @@ def passages_in(path: str | os.PathLike[str]) -> Iterator[Passage]:
     records = read_rows(path, _COLUMNS) if is_parquet(path) else read_objects(path)
     for line, record in records:
         try:
-            passage = _passage(record)
+            passage = passage_of(record)
         except ValueError as error:
             raise UserError(f"{path}:{line}: {error}") from error
         if passage.id in line_of:
@@ -58,8 +58,8 @@ def passages_in(path: str | os.PathLike[str]) -> Iterator[Passage]:
         yield passage
 
 
-def _passage(record: Mapping[str, Any]) -> Passage:
-    """Raises ValueError naming what is missing."""
+def passage_of(record: Mapping[str, Any]) -> Passage:
+    """The passage of a record. Raises ValueError naming what is missing."""
     identifier = record.get("id", record.get("docid"))
     if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
         raise ValueError("a passage needs an id, a string or a whole number")

@@ -1,0 +1,86 @@
+"""Passages of a data set of the hub: kept once, and searched as a file is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mem1.envs.hub_corpus import local_corpus
+from mem1.envs.search import MultihopTasks
+from mem1.errors import UserError
+from mem1.protocol import PAPER
+from mem1.retrieval.corpus import read_passages
+
+PASSAGES = [
+    {"id": "p0", "title": "Alvex", "text": "Alvex is in Bergen."},
+    {"id": "p0", "title": "Alvex", "text": "Alvex is in Bergen."},
+    {"id": 1, "contents": '"Oslo"\nOslo is a city.'},
+]
+HOTPOTQA = [
+    {
+        "id": "q1",
+        "question": "Where is Alvex?",
+        "answer": "Bergen",
+        "type": "bridge",
+        "level": "easy",
+        "supporting_facts": {"title": ["Alvex"], "sent_id": [0]},
+        "context": {"title": ["Alvex", "Oslo"], "sentences": [["Alvex is in Bergen."], ["Oslo is a city. ", "It is."]]},
+    }
+]
+
+
+class Hub:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, rows: list[dict[str, Any]]) -> None:
+        self.rows, self.asked = rows, 0
+        monkeypatch.setenv("MEM1_CACHE", str(folder))
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=self.load))
+
+    def load(self, name: str, configuration: str | None, *, split: str) -> list[dict[str, Any]]:
+        self.asked += 1
+        return self.rows
+
+
+def test_rows_of_passages_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    hub = Hub(monkeypatch, tmp_path, PASSAGES)
+    files = {local_corpus("hf:owner/wiki:train"), local_corpus("hf:owner/wiki:train")}
+    (file,) = files
+    assert [(p.id, p.title, p.text) for p in read_passages(file)] == [
+        ("p0", "Alvex", "Alvex is in Bergen."),
+        ("1", "Oslo", "Oslo is a city."),
+    ]
+    assert hub.asked == 1 and local_corpus("wiki.jsonl") == "wiki.jsonl"
+
+
+def test_questions_of_the_hub_are_asked_about_the_paragraphs_that_they_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    Hub(monkeypatch, tmp_path, HOTPOTQA)
+    address = "hf:hotpotqa/hotpot_qa/distractor:validation"
+    tasks = MultihopTasks(questions=address, corpus=address)
+    assert "fetched" in tasks.check_search()
+    source = tasks.source("evaluation", PAPER)
+    (task,) = source.tasks(objectives=1, count=1, seed=0)
+    assert task.questions[0].answers == ("Bergen",)
+    (found,) = source.environment.retrievers[task.corpus].search(["Where is Alvex?"], 1)  # type: ignore[attr-defined]
+    assert found[0][0].text == "Alvex is in Bergen."
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([{"id": "p0", "title": "Alvex"}], r"hf:owner/wiki:train\[0\]: passage 'p0' has no text"),
+        ([], "has no passages"),
+        ([{"question": "Where?", "answer": ["Oslo"]}], "has no passages"),
+    ],
+)
+def test_what_holds_no_passages_is_refused(
+    rows: list[dict[str, Any]], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    Hub(monkeypatch, tmp_path, rows)
+    with pytest.raises(UserError, match=why):
+        local_corpus("hf:owner/wiki:train")
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
