@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chat_servers import Reply
+from server_replies import Reply
 
 Message = Mapping[str, Any]
 OPTIONS = frozenset(

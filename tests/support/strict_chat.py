@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chat_servers import Reply
+from server_replies import Reply
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 FIELDS: Mapping[str, frozenset[str]] = {

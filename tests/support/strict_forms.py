@@ -15,7 +15,7 @@ import strict_anthropic
 import strict_chat
 import strict_gemini
 import strict_responses
-from chat_servers import Reply
+from server_replies import Reply
 
 Messages = Sequence[Any]
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chat_servers import Reply
+from server_replies import Reply
 
 Message = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

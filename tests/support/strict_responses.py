@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chat_servers import Reply
+from server_replies import Reply
 
 Found = Iterator[tuple[str | None, str | None, str]]
 """(parameter, code, message)"""
