@@ -82,8 +82,15 @@ def history(path: str, exchanges: int) -> list[dict[str, Any]]:
     return [task(), *(each for number in range(exchanges) for each in exchange(path, number))]
 
 
+SCHEMA = {"type": "object", "properties": {"q": {"type": "integer"}}}
+TOOLS = {
+    CHAT: [{"type": "function", "function": {"name": "search", "parameters": SCHEMA}}],
+    ANTHROPIC: [{"name": "search", "input_schema": SCHEMA}],
+}
+
+
 def body(path: str, exchanges: int, **more: Any) -> dict[str, Any]:
-    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": [{"name": "search"}]}
+    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": TOOLS[path]}
     return {**settings, **more, "messages": history(path, exchanges)}
 
 

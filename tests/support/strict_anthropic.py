@@ -95,6 +95,8 @@ def _mistakes(body: Mapping[str, Any], said: Sequence[Message], late_system: boo
     if len({*names}) < len(names):
         yield "tools: Tool names must be unique."
     messages = body["messages"]
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        yield "messages: Input should be a valid list of objects"
     if not messages:
         yield "messages: at least one message is required"
     for at, message in enumerate(messages):

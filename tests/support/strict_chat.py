@@ -44,6 +44,8 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
             yield option, f"Invalid type for '{option}': expected an object, but got null instead."
     if "stream_options" in body and not body.get("stream"):
         yield "stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+    if not isinstance(body.get("messages", []), list):
+        yield "messages", "Invalid type for 'messages': expected an array of objects, but got another type instead."
     if not body.get("messages"):
         yield (
             "messages",
@@ -51,12 +53,21 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
         )
     if body.get("tools") == []:
         yield "tools", "[] is too short - 'tools'"
-    names = [tool["function"]["name"] for tool in body.get("tools") or ()]
+    for at, tool in enumerate(body.get("tools") or ()):
+        for field in ("type", "custom" if tool.get("type") == "custom" else "function"):
+            if not tool.get(field):
+                yield f"tools[{at}].{field}", f"Missing required parameter: 'tools[{at}].{field}'."
+    names = [tool[tool["type"]]["name"] for tool in body.get("tools") or ()]
     if len({*names}) < len(names):
         yield "tools", "Tool names must be unique."
     waiting: dict[str, None] = {}
     answered: set[str] = set()
     for at, message in enumerate(body["messages"]):
+        if not isinstance(message, dict):
+            yield (
+                f"messages[{at}]",
+                f"Invalid type for 'messages[{at}]': expected an object, but got another type instead.",
+            )
         where, role, content = f"messages[{at}]", message.get("role"), message.get("content")
         if role not in ROLES:
             supported = ", ".join(f"'{known}'" for known in ROLES)
