@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+import strict_gemini
 from chat_servers import Reply, chat_server
 from scripted import said
 from tool_callers import streamed
@@ -196,6 +197,41 @@ class TestServed:
             agent = mem1.Agent(server.url, name="m", tools=[search], memory="fold(1)")
             for _ in range(3):
                 assert agent.run("go").answer == "Oslo"
+        assert agent.report().states >= 1
+
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_gemini_gets_its_signatures_back_and_tools_without_arguments_without_parameters(self, streams: bool):
+        def now() -> str:
+            """Tells the time."""
+            return "noon"
+
+        def behave(body: dict[str, Any], number: int) -> Reply:
+            last = body["messages"][-1]
+            message = said("Oslo")
+            if "Write your memory now." in str(last["content"]):
+                message = said("state")
+            elif sum("tool_calls" in each for each in body["messages"]) < 2 and number < 12:
+                call = {"id": f"c{number}", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+                other = {**call, "id": f"d{number}", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+                signed = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+                message = {**message, "content": None, "tool_calls": [{**call, **signed}, other]}
+            whole = {"choices": [{"message": message, "finish_reason": "stop"}]}
+            return Reply(body=streamed(whole) if body.get("stream") else json.dumps(whole).encode())
+
+        with (
+            chat_server(behave, refuses=lambda path, body: strict_gemini.refusal(body)) as server,
+            mem1.Agent(server.url, name="m", tools=[search, now], memory="fold(1)") as agent,
+        ):
+            for _ in range(2):
+                list(agent.stream("go")) if streams else agent.run("go")
+                assert agent.answer == "Oslo"
+        (refused,) = server.refused
+        assert "should be non-empty for OBJECT type" in refused
+        declared = [tool["function"] for tool in server.requests[-1]["tools"]]
+        assert ["parameters" in function for function in declared if function["name"] in ("search", "now")] == [
+            True,
+            False,
+        ]
         assert agent.report().states >= 1
 
     def test_a_server_that_refuses_everything_is_not_asked_for_ever(self):

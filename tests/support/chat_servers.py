@@ -15,7 +15,7 @@ from typing import Any
 
 from server_replies import Reply
 from sites import send, site
-from strict_paths import refusal_of
+from strict_paths import Refuses, refusal_of
 
 Behave = Callable[[dict[str, Any], int], Reply]
 """(body of the request, number of requests before it) -> the answer."""
@@ -33,8 +33,8 @@ class ChatServer:
 
 
 @contextmanager
-def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
-    """Answers POST /v1/chat/completions, or the paths given."""
+def chat_server(behave: Behave, *paths: str, refuses: Refuses = refusal_of) -> Iterator[ChatServer]:
+    """Answers POST /v1/chat/completions, or the paths given. `refuses`: what another provider does, of these paths."""
     lock, over, seen = threading.Lock(), threading.Event(), ChatServer()
     running = 0
 
@@ -48,7 +48,7 @@ def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
             seen.requests.append(body)
             seen.headers.append({name.lower(): value for name, value in handler.headers.items()})
         try:
-            reply = refusal_of(handler.path, body)
+            reply = refuses(handler.path, body)
             if reply is None:
                 reply = behave(body, number)
             else:

@@ -14,6 +14,8 @@ import strict_chat
 import strict_responses
 from server_replies import Reply
 
+Refuses = Callable[[str, Any], Reply | None]
+"""(path, body of the request) -> the refusal; None: it is taken."""
 _REFUSALS: Mapping[str, Callable[[Any], Reply | None]] = {
     "/chat/completions": lambda body: strict_chat.refusal(body, unknown=True),
     "/responses": strict_responses.refusal,
