@@ -49,8 +49,11 @@ def running(
     events: Path | None = None,
     limits: Limits | None = None,
     state_s: float = 60.0,
+    wrong: bool = False,
     **memory: Any,
 ) -> Iterator[Running]:
+    """`wrong`: the test sends what the API refuses; otherwise nothing may be refused, not even where the proxy then
+    sends the request whole."""
     upstream = Upstream(behave) if behave else Upstream()
 
     def memory_of(form: str, on_event: Any) -> Memory:
@@ -61,6 +64,7 @@ def running(
         proxy = Proxy(to_upstream.Upstream(there, state_s=state_s), memory_of, events=events, limits=limits or Limits())
         with app_in_a_thread(proxy, accepts=None) as here:
             yield Running(upstream, here, proxy)
+    assert wrong or upstream.refused == []
 
 
 def task(text: str = "Find the mayor of Oslo.") -> dict[str, Any]:

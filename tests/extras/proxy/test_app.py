@@ -121,7 +121,10 @@ def test_everything_else_is_handed_through():
 def test_what_is_in_doubt_goes_on_as_it_came_and_a_line_says_why(
     given: bytes, why: str, caplog: pytest.LogCaptureFixture
 ):
-    with running(lambda path, body: None if body else Said([b"bad"], 400)) as at, caplog.at_level(logging.WARNING):
+    with (
+        running(lambda path, body: None if body else Said([b"bad"], 400), wrong=True) as at,
+        caplog.at_level(logging.WARNING),
+    ):
         answer = at.post(CHAT, given)
         assert at.last == given and answer.status_code in (200, 400)
         assert at.proxy.counts.folded == 0
