@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import pytest
+import strict_gemini
 from chat_servers import Reply, chat_server
 from scripted import said
-from strict_chat import refusal
 from tool_callers import streamed
 
 import mem1
@@ -162,8 +162,6 @@ class TestServed:
 
     @staticmethod
     def behave(body: dict[str, Any], number: int) -> Reply:
-        if (refused := refusal(body, unknown=True)) is not None:
-            return refused
         call = {**SIGNED, "function": {"name": "search", "arguments": '{"query": "x"}', "parsed": 1}}
         message = {**said("Oslo"), **THOUGHTS}
         if body["messages"][-1]["role"] == "user":
@@ -192,7 +190,7 @@ class TestServed:
     def test_states_are_asked_for_without_what_is_refused(self):
         def behave(body: dict[str, Any], number: int) -> Reply:
             if "Write your memory now." in str(body["messages"][-1]["content"]):
-                return refusal(body, unknown=True) or Reply(text="state")
+                return Reply(text="state")
             return self.behave(body, number)
 
         with chat_server(behave) as server:
@@ -201,14 +199,44 @@ class TestServed:
                 assert agent.run("go").answer == "Oslo"
         assert agent.report().states >= 1
 
-    def test_a_server_that_refuses_everything_is_not_asked_for_ever(self):
-        def behave(body: dict[str, Any], number: int) -> Reply:
-            fields = body["messages"][1].keys() - {"role", "content"}
-            why = f"Unknown parameter: 'messages[1].{sorted(fields)[0]}'." if fields else "unknown"
-            return Reply(status=400, body=why.encode())
+    @pytest.mark.parametrize("streams", [False, True])
+    def test_gemini_gets_its_signatures_back_and_tools_without_arguments_without_parameters(self, streams: bool):
+        def now() -> str:
+            """Tells the time."""
+            return "noon"
 
-        history = [{"role": "user", "content": "x"}, {"role": "assistant", **{f"field_{n}": 1 for n in range(40)}}]
-        with chat_server(behave) as server:
+        def behave(body: dict[str, Any], number: int) -> Reply:
+            last = body["messages"][-1]
+            message = said("Oslo")
+            if "Write your memory now." in str(last["content"]):
+                message = said("state")
+            elif sum("tool_calls" in each for each in body["messages"]) < 2 and number < 12:
+                call = {"id": f"c{number}", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+                other = {**call, "id": f"d{number}", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+                signed = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
+                message = {**message, "content": None, "tool_calls": [{**call, **signed}, other]}
+            whole = {"choices": [{"message": message, "finish_reason": "stop"}]}
+            return Reply(body=streamed(whole) if body.get("stream") else json.dumps(whole).encode())
+
+        with (
+            chat_server(behave, refuses=lambda path, body: strict_gemini.refusal(body)) as server,
+            mem1.Agent(server.url, name="m", tools=[search, now], memory="fold(1)") as agent,
+        ):
+            for _ in range(2):
+                list(agent.stream("go")) if streams else agent.run("go")
+                assert agent.answer == "Oslo"
+        (refused,) = server.refused
+        assert "should be non-empty for OBJECT type" in refused
+        declared = [tool["function"] for tool in server.requests[-1]["tools"]]
+        assert ["parameters" in function for function in declared if function["name"] in ("search", "now")] == [
+            True,
+            False,
+        ]
+        assert agent.report().states >= 1
+
+    def test_a_server_that_refuses_everything_is_not_asked_for_ever(self):
+        history = [{"role": "user", "content": "x"}, {**said("y"), **{f"field_{n}": 1 for n in range(40)}}]
+        with chat_server(lambda *_: Reply(text="Hi")) as server:
             chat = ServedChat(mem1.ModelServer(urls=(server.url,), model="m"))
             with pytest.raises(UserError, match="Unknown parameter"):
                 chat.reply(history, [])

@@ -7,23 +7,13 @@ import random
 from typing import Any
 
 import pytest
+from faults import CALL, EMPTY, FAULTS
 from scripted import Script, calls, results, said
 
 import mem1
 from mem1.agent import Ending, Repeated
 from mem1.agent.replies import TRIES
 from mem1.messages import check
-
-EMPTY = [
-    {"role": "assistant", "content": None},
-    {"role": "assistant", "content": ""},
-    {"role": "assistant", "content": " \n"},
-    {"role": "assistant", "content": []},
-    {"role": "assistant", "content": None, "reasoning_content": "hm"},
-    {"role": "assistant", "content": "<think>hm</think>"},
-    {"role": "assistant", "content": "<think>hm"},
-]
-CALL = '<tool_call>{"name": "search", "arguments": {"query": "Oslo", "most": 2}}</tool_call>'
 
 
 def search(query: str, most: int = 3) -> str:
@@ -104,12 +94,6 @@ def test_thoughts_are_out_of_answer_and_conversation(streaming: bool):
         list(agent.stream(task)) if streaming else agent.run(task)
         assert agent.answer == answer
     assert "1111" not in str(agent.messages)
-
-
-FAULTS = [
-    *EMPTY, said(CALL[:40]), {"role": "assistant", "content": "x", "finish": "length"},
-    calls(("search", "{no json")), calls(("fetch", "{}")),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -309,6 +309,7 @@ def test_late_system_messages_join_the_first_with_their_marks_or_stay_at_their_p
         ("anthropic", [TASK, {"role": "assistant", "content": "So: "}], "ends in white space"),
         ("anthropic", [TASK, use("a"), {"role": "user", "content": [TEXT, result("a")]}], "text before a result"),
         ("anthropic", [TASK, use("a"), results("a", "a")], "called were"),
+        ("anthropic", [TASK, {"role": "system", "content": "Be brief."}, TASK], "follows a system message and is no"),
         ("chat", [TASK, {"role": "function", "name": "f", "content": ""}], "which nothing called"),
         ("chat", [TASK, {"role": "assistant", "content": None}], "neither content nor calls"),
     ],

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chat_servers import Reply, chat_server
-from strict_chat import refusal
 
 from mem1.errors import UserError
 from mem1.messages import check
@@ -72,9 +71,6 @@ class AgentServer:
         except UserError as error:
             self.refused.append(str(error))
             return Reply(status=400, body=json.dumps({"error": {"message": str(error)}}).encode())
-        if form == "chat" and (refused := refusal({**body, "messages": messages})) is not None:
-            self.refused.append(str(refused.body))
-            return refused
         self.requests.append(body)
         self.sizes.append(tokens_of(messages))
         self.lengths.append(len(messages))
@@ -122,7 +118,7 @@ def agent_server(turns: int = 20, **script: Any) -> Iterator[AgentServer]:
     """A running server, which refuses what a provider would refuse."""
     behave = AgentServer(turns, **script)
     with chat_server(behave, CHAT, RESPONSES) as server:
-        behave.url = server.url
+        behave.url, behave.refused = server.url, server.refused
         yield behave
 
 

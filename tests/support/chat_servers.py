@@ -1,4 +1,7 @@
-"""A chat server in a thread of this process that behaves as each request's own script says."""
+"""A chat server in a thread of this process that behaves as each request's own script says.
+
+What OpenAI would refuse of a request is refused in its wording, before the script sees it (`strict_paths`).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from server_replies import Reply
 from sites import send, site
+from strict_paths import Refuses, refusal_of
 
-Behave = Callable[[dict[str, Any], int], "Reply"]
+Behave = Callable[[dict[str, Any], int], Reply]
 """(body of the request, number of requests before it) -> the answer."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The answer of a chat server; `body` replaces `text` where it is no chat completion."""
-
-    text: str = ""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    hangs_s: float = 0.0
-    """Wait before the answer."""
 
 
 @dataclass
@@ -33,13 +26,15 @@ class ChatServer:
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What was refused, by its wording."""
     busiest: int = 0
     """Largest number of requests under way at the same time."""
 
 
 @contextmanager
-def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
-    """Answers POST /v1/chat/completions, or the paths given."""
+def chat_server(behave: Behave, *paths: str, refuses: Refuses = refusal_of) -> Iterator[ChatServer]:
+    """Answers POST /v1/chat/completions, or the paths given. `refuses`: what another provider does, of these paths."""
     lock, over, seen = threading.Lock(), threading.Event(), ChatServer()
     running = 0
 
@@ -53,7 +48,11 @@ def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
             seen.requests.append(body)
             seen.headers.append({name.lower(): value for name, value in handler.headers.items()})
         try:
-            reply = behave(body, number)
+            reply = refuses(handler.path, body)
+            if reply is None:
+                reply = behave(body, number)
+            else:
+                seen.refused.append(str(reply.body))
             over.wait(reply.hangs_s)
             message = {"choices": [{"message": {"role": "assistant", "content": reply.text}}]}
             with suppress(OSError):  # the client has gone

@@ -147,7 +147,8 @@ class _Gemini(_Chat):
     def turn(self) -> list[Messages]:
         if self.chance(0.3):
             signed = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
-            return [[{"role": "assistant", "content": self.text(), **signed}]]
+            # a call comes behind the user or a result, never behind a text of the model's
+            return [[{"role": "assistant", "content": self.text(), **signed}], [self.user()]]
         calls = [self.call(number == 0) for number in range(self.random.choice((1, 1, 2, 3)))]
         results = [{"role": "tool", "tool_call_id": call["id"], "content": self.long()} for call in calls]
         return [[{"role": "assistant", "content": None, "tool_calls": calls}, *results]]
@@ -214,8 +215,9 @@ class _Responses(_Drawn):
                 {"type": "custom_tool_call_output", "call_id": id, "output": self.long()},
             )
         parts = [{"type": "input_text", "text": self.long()}, {"type": "input_image", "image_url": PIXEL}]
+        own = {"id": self.id("fc"), "status": "completed"} if self.chance(0.5) else {}
         return (
-            {"type": "function_call", "call_id": id, "name": "search", "arguments": "{}"},
+            {"type": "function_call", "call_id": id, "name": "search", "arguments": "{}", **own},
             {"type": "function_call_output", "call_id": id, "output": parts if self.chance(0.2) else self.long()},
         )
 
@@ -226,7 +228,8 @@ class _Responses(_Drawn):
                 (
                     {"type": "web_search_call", "id": id, "status": "completed", "action": {"type": "search"}},
                     {"type": "file_search_call", "id": id, "status": "completed", "queries": ["q"], "results": None},
-                    {"type": "code_interpreter_call", "id": id, "code": "1", "container_id": "c", "outputs": []},
+                    {"type": "code_interpreter_call", "id": id, "status": "completed", "code": "1", "container_id": "c"}
+                    | {"outputs": []},
                     {"type": "image_generation_call", "id": id, "status": "completed", "result": "AAAA"},
                     {"type": "mcp_call", "id": id, "server_label": "s", "name": "n", "arguments": "{}", "output": "o"},
                 )
@@ -234,7 +237,8 @@ class _Responses(_Drawn):
         ]
 
     def message(self) -> dict[str, Any]:
-        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": self.text()}]}
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": self.text()}]}
+        return {**said, "id": self.id("msg"), "status": "completed"} if self.chance(0.5) else said
 
     def turn(self) -> list[Messages]:
         kind = self.random.choice(("message", "calls", "calls", "calls", "hosted", "approval", "program", "searched"))
@@ -312,6 +316,7 @@ class _Anthropic(_Drawn):
         name = self.random.choice(("web_search", "web_fetch", "code_execution", "bash_code_execution", "mcp"))
         id = self.id("srvtoolu")
         use = {"type": "mcp_tool_use" if name == "mcp" else "server_tool_use", "id": id, "name": name, "input": {}}
+        use |= {"server_name": "s"} if name == "mcp" else {}
         found = [{"type": "web_search_result", "title": self.text(), "url": "u", "encrypted_content": "eA=="}]
         return [use, {"type": f"{name}_tool_result", "tool_use_id": id, "content": found}]
 

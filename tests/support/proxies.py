@@ -49,8 +49,11 @@ def running(
     events: Path | None = None,
     limits: Limits | None = None,
     state_s: float = 60.0,
+    wrong: bool = False,
     **memory: Any,
 ) -> Iterator[Running]:
+    """`wrong`: the test sends what the API refuses; otherwise nothing may be refused, not even where the proxy then
+    sends the request whole."""
     upstream = Upstream(behave) if behave else Upstream()
 
     def memory_of(form: str, on_event: Any) -> Memory:
@@ -61,6 +64,7 @@ def running(
         proxy = Proxy(to_upstream.Upstream(there, state_s=state_s), memory_of, events=events, limits=limits or Limits())
         with app_in_a_thread(proxy, accepts=None) as here:
             yield Running(upstream, here, proxy)
+    assert wrong or upstream.refused == []
 
 
 def task(text: str = "Find the mayor of Oslo.") -> dict[str, Any]:
@@ -82,8 +86,15 @@ def history(path: str, exchanges: int) -> list[dict[str, Any]]:
     return [task(), *(each for number in range(exchanges) for each in exchange(path, number))]
 
 
+SCHEMA = {"type": "object", "properties": {"q": {"type": "integer"}}}
+TOOLS = {
+    CHAT: [{"type": "function", "function": {"name": "search", "parameters": SCHEMA}}],
+    ANTHROPIC: [{"name": "search", "input_schema": SCHEMA}],
+}
+
+
 def body(path: str, exchanges: int, **more: Any) -> dict[str, Any]:
-    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": [{"name": "search"}]}
+    settings = {"model": "m", "temperature": 0.3, "max_tokens": 100, "tools": TOOLS[path]}
     return {**settings, **more, "messages": history(path, exchanges)}
 
 

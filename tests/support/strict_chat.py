@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chat_servers import Reply
+from server_replies import Reply
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 FIELDS: Mapping[str, frozenset[str]] = {
     "assistant": frozenset(("role", "content", "name", "tool_calls", "refusal", "audio", "function_call")),
     "tool": frozenset(("role", "content", "tool_call_id")),
@@ -44,6 +44,8 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
             yield option, f"Invalid type for '{option}': expected an object, but got null instead."
     if "stream_options" in body and not body.get("stream"):
         yield "stream_options", "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+    if not isinstance(body.get("messages", []), list):
+        yield "messages", "Invalid type for 'messages': expected an array of objects, but got another type instead."
     if not body.get("messages"):
         yield (
             "messages",
@@ -51,12 +53,21 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
         )
     if body.get("tools") == []:
         yield "tools", "[] is too short - 'tools'"
-    names = [tool["function"]["name"] for tool in body.get("tools") or ()]
+    for at, tool in enumerate(body.get("tools") or ()):
+        for field in ("type", "custom" if tool.get("type") == "custom" else "function"):
+            if not tool.get(field):
+                yield f"tools[{at}].{field}", f"Missing required parameter: 'tools[{at}].{field}'."
+    names = [tool[tool["type"]]["name"] for tool in body.get("tools") or ()]
     if len({*names}) < len(names):
         yield "tools", "Tool names must be unique."
     waiting: dict[str, None] = {}
     answered: set[str] = set()
     for at, message in enumerate(body["messages"]):
+        if not isinstance(message, dict):
+            yield (
+                f"messages[{at}]",
+                f"Invalid type for 'messages[{at}]': expected an object, but got another type instead.",
+            )
         where, role, content = f"messages[{at}]", message.get("role"), message.get("content")
         if role not in ROLES:
             supported = ", ".join(f"'{known}'" for known in ROLES)
@@ -83,7 +94,9 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
         else:
             yield from _unanswered(waiting, where)
             waiting, answered = {}, set()
-        if content is None and not (role == "assistant" and message.keys() & {"tool_calls", "refusal", "audio"}):
+        if content is None and not (
+            role == "assistant" and message.keys() & {"tool_calls", "function_call", "refusal", "audio"}
+        ):
             yield f"{where}.content", f"Invalid value for 'content': expected a string, got null. ('{where}')"
         if unknown:
             for field in message.keys() - FIELDS.get(role, frozenset(("role", "content", "name"))):
@@ -105,7 +118,8 @@ def _mistakes(body: Mapping[str, Any], unknown: bool) -> Iterator[tuple[str | No
 
 
 def _call_mistakes(call: Mapping[str, Any], where: str, unknown: bool) -> Iterator[tuple[str | None, str]]:
-    for field in ("id", "type", "function"):
+    kind = "custom" if call.get("type") == "custom" else "function"
+    for field in ("id", "type", kind):
         if not call.get(field):
             yield f"{where}.{field}", f"Missing required parameter: '{where}.{field}'."
     if len(call["id"]) > 40:
@@ -114,14 +128,15 @@ def _call_mistakes(call: Mapping[str, Any], where: str, unknown: bool) -> Iterat
             f"Invalid '{where}.id': string too long. Expected a string with maximum length 40, but got a string with "
             f"length {len(call['id'])} instead.",
         )
-    for field in ("name", "arguments"):
-        if not isinstance(call["function"].get(field), str):
-            yield f"{where}.function.{field}", f"Missing required parameter: '{where}.function.{field}'."
+    fields = ("name", "input" if kind == "custom" else "arguments")
+    for field in fields:
+        if not isinstance(call[kind].get(field), str):
+            yield f"{where}.{kind}.{field}", f"Missing required parameter: '{where}.{kind}.{field}'."
     if unknown:
-        for field in call.keys() - {"id", "type", "function"}:
+        for field in call.keys() - {"id", "type", kind}:
             yield f"{where}.{field}", f"Unknown parameter: '{where}.{field}'."
-        for field in call["function"].keys() - {"name", "arguments"}:
-            yield f"{where}.function.{field}", f"Unknown parameter: '{where}.function.{field}'."
+        for field in call[kind].keys() - {*fields}:
+            yield f"{where}.{kind}.{field}", f"Unknown parameter: '{where}.{kind}.{field}'."
 
 
 def _unanswered(waiting: Mapping[str, None], where: str) -> Iterator[tuple[str | None, str]]:

@@ -96,7 +96,7 @@ def _chat(turn: Turn, random: Random) -> list[dict[str, Any]]:
             {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
             for id, name, given in turn.calls
         ]
-    return [said, *({"role": "tool", "tool_call_id": id, "content": _content(c, "text")} for id, c, _ in turn.results)]
+    return [said, *({"role": "tool", "tool_call_id": id, "content": _content(c, "chat")} for id, c, _ in turn.results)]
 
 
 def _responses(turn: Turn, random: Random) -> list[dict[str, Any]]:
@@ -111,8 +111,7 @@ def _responses(turn: Turn, random: Random) -> list[dict[str, Any]]:
         for id, name, given in turn.calls
     ]
     outputs = [
-        {"type": "function_call_output", "call_id": id, "output": _content(c, "input_text")}
-        for id, c, _ in turn.results
+        {"type": "function_call_output", "call_id": id, "output": _content(c, "responses")} for id, c, _ in turn.results
     ]
     return items + outputs
 
@@ -131,7 +130,7 @@ def _anthropic(turn: Turn, random: Random) -> list[dict[str, Any]]:
         {
             "type": "tool_result",
             "tool_use_id": id,
-            "content": _content(c, "text"),
+            "content": _content(c, "anthropic"),
             **({"is_error": True} if failed else {}),
         }
         for id, c, failed in turn.results
@@ -142,24 +141,29 @@ def _anthropic(turn: Turn, random: Random) -> list[dict[str, Any]]:
 RENDER = {"chat": _chat, "responses": _responses, "anthropic": _anthropic}
 
 
-def _content(content: str | list[str], text_type: str) -> str | list[dict[str, Any]]:
+IMAGES: dict[str, dict[str, Any]] = {
+    "chat": {"type": "image_url", "image_url": {"url": PIXEL}},
+    "responses": {"type": "input_image", "image_url": PIXEL},
+    "anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+}
+
+
+def _content(content: str | list[str], form: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
-    return [
-        {"type": "image_url", "image_url": {"url": PIXEL}} if part == "image" else {"type": text_type, "text": part}
-        for part in content
-    ]
+    return [dict(IMAGES[form]) if part == "image" else _part(part, form) for part in content]
+
+
+def _part(text: str, form: str) -> dict[str, Any]:
+    return {"type": "input_text" if form == "responses" else "text", "text": text}
 
 
 def _user(random: Random, form: str) -> dict[str, Any]:
     text = f"task {_text(random, 5)}"
     if random.random() < 0.7:
         return {"role": "user", "content": text}
-    parts = [{"type": "input_text" if form == "responses" else "text", "text": text}]
-    return {
-        "role": "user",
-        "content": [*parts, {"type": "image_url", "image_url": {"url": PIXEL}}] if random.random() < 0.5 else parts,
-    }
+    parts = [_part(text, form)]
+    return {"role": "user", "content": [*parts, dict(IMAGES[form])] if random.random() < 0.5 else parts}
 
 
 def _add_user(messages: list[dict[str, Any]], user: dict[str, Any], form: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from strict_paths import refusal_of
+
 from mem1.messages.transcript import ASK
 
 CHAT, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
@@ -36,6 +38,8 @@ class Upstream:
     bodies: list[Any] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What the API would refuse of a request, which the behaviour never sees (`strict_paths`)."""
     hung_up: int = 0
     """Clients that left before the end of an answer."""
 
@@ -62,7 +66,12 @@ class Upstream:
         self.raw.append(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode("latin-1") for name, value in scope["headers"]})
-        said = self.behave(scope["path"], body) or ordinary(scope["path"], body, len(self.asked))
+        refused = refusal_of(scope["path"], body) if isinstance(body, dict) else None
+        if refused is not None and refused.body is not None:
+            self.refused.append(refused.body.decode())
+            said = Said([refused.body], refused.status, {"content-type": "application/json"})
+        else:
+            said = self.behave(scope["path"], body) or ordinary(scope["path"], body, len(self.asked))
         while said.gate is not None and not said.gate.is_set():
             await asyncio.sleep(0.005)
         headers = [(name.encode(), value.encode()) for name, value in said.headers.items()]

@@ -54,6 +54,8 @@ _OF_FUNCTIONS = frozenset(("name", "arguments"))
 _LEFT_OUT = frozenset(("stream", "stream_options", "parallel_tool_calls"))
 """Options without which the answer is the same: it only comes otherwise."""
 _ALWAYS = frozenset(("messages", "model"))
+_EMPTY_SCHEMA = "should be non-empty for OBJECT"
+"""How Gemini refuses a tool whose parameters are an object without properties."""
 _OTHER_NAMES = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
@@ -66,6 +68,8 @@ class Taken:
         self._fields: frozenset[str] = frozenset()
         """Fields of messages and calls that are refused."""
         self._options: frozenset[str] = frozenset()
+        self._bare = False
+        """Whether a tool without arguments is declared without `parameters`, too."""
         self._rules: tuple[Rule, ...] = ()
         """Of its chat template, for the order of roles."""
         self._lock = threading.Lock()
@@ -80,6 +84,8 @@ class Taken:
             taken.pop("stream_options", None)  # refused without it
         if self._fields:
             taken["messages"] = [_without(message, self._fields) for message in taken["messages"]]
+        if self._bare and taken.get("tools"):
+            taken["tools"] = [_bare(tool) for tool in taken["tools"]]
         for rule in self._rules:
             taken["messages"] = rule(taken["messages"])
         return taken
@@ -90,6 +96,10 @@ class Taken:
             raise refused
         if (rule := rule_in(refused.detail)) is not None and rule not in self._rules:
             self._keep_to(rule)
+            return
+        if _EMPTY_SCHEMA in refused.detail and any(_bare(tool) is not tool for tool in sent.get("tools") or ()):
+            self._bare = True
+            log.warning("%s refuses empty parameters: tools without arguments are declared without", self._where)
             return
         if not _REFUSING.search(refused.detail):
             raise refused
@@ -162,6 +172,14 @@ def _without(message: Mapping[str, Any], names: Set[str]) -> Mapping[str, Any]:
             call["function"] = {key: value for key, value in inner if key in _OF_FUNCTIONS or key not in names}
         calls.append(call)
     return kept
+
+
+def _bare(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tool without parameters where it takes no arguments; the same object where it takes some."""
+    function = tool.get("function") or {}
+    if "parameters" not in function or function["parameters"].get("properties"):
+        return tool
+    return {**tool, "function": {key: value for key, value in function.items() if key != "parameters"}}
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -204,6 +204,8 @@ def _anthropic(messages: Sequence[Message], waiting: bool) -> None:
     _require(bool(messages) and messages[0]["role"] == "user", "the first message is not the user's")
     for at, message in enumerate(messages):
         role, blocks = message["role"], _blocks_of(message)
+        # "role 'system' must precede an 'assistant' message or end the array"
+        _require(before != "system" or role == "assistant", f"messages[{at}] follows a system message and is no answer")
         # "messages.N: all messages must have non-empty content", "text content blocks must be non-empty"
         _require(bool(blocks), f"messages[{at}] has no content")
         for block in blocks:

@@ -44,8 +44,11 @@ def test_a_client_of_20_turns_that_sends_its_whole_history_stays_bounded(path: s
 
 @pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
 def test_a_state_is_asked_for_with_the_clients_own_request_and_keys(path: str):
-    spoils = {"stream": True, "stream_options": {"include_usage": True}, "stop": ["x"], "response_format": {}}
-    kept = {"tool_choice": "auto" if path == CHAT else {"type": "auto"}, "reasoning_effort": "low"}
+    spoils: dict[str, Any] = {"stream": True, "stop_sequences": ["x"], "output_format": {}}
+    kept: dict[str, Any] = {"tool_choice": {"type": "auto"}, "metadata": {"user_id": "me"}}
+    if path == CHAT:
+        spoils = {"stream": True, "stream_options": {"include_usage": True}, "stop": ["x"], "response_format": {}}
+        kept = {"tool_choice": "auto", "reasoning_effort": "low"}
     with running() as at:
         at.post(path, body(path, 2, **kept))
         answer = at.post(f"{path}?beta=true", body(path, 3, **spoils, **kept), **{"x-api-key": SECRET})
@@ -118,7 +121,10 @@ def test_everything_else_is_handed_through():
 def test_what_is_in_doubt_goes_on_as_it_came_and_a_line_says_why(
     given: bytes, why: str, caplog: pytest.LogCaptureFixture
 ):
-    with running(lambda path, body: None if body else Said([b"bad"], 400)) as at, caplog.at_level(logging.WARNING):
+    with (
+        running(lambda path, body: None if body else Said([b"bad"], 400), wrong=True) as at,
+        caplog.at_level(logging.WARNING),
+    ):
         answer = at.post(CHAT, given)
         assert at.last == given and answer.status_code in (200, 400)
         assert at.proxy.counts.folded == 0
@@ -287,7 +293,7 @@ def test_what_a_provider_ran_itself_and_signed_thinking_stay_as_they_are_or_go_w
     results = [{"type": "tool_result", "tool_use_id": f"toolu_{n}", "content": LONG} for n in "ba"]
     last = [{"role": "assistant", "content": [signed, ran, found, *uses]}, {"role": "user", "content": results}]
     with running() as at:
-        at.post(ANTHROPIC, {"messages": [*history(ANTHROPIC, 3), *last]})
+        at.post(ANTHROPIC, {**body(ANTHROPIC, 0), "messages": [*history(ANTHROPIC, 3), *last]})
         assert len(at.upstream.asked) == 1
         for prompt in (at.upstream.asked[0]["messages"][:-1], at.upstream.prompts[0]):
             assert json.dumps(last[0]) in json.dumps(prompt)
@@ -300,9 +306,9 @@ def test_marks_for_the_prompt_cache_that_move_make_no_other_conversation(tmp_pat
     plain = {"role": "user", "content": [{"type": "text", "text": "Find the mayor."}]}
     with running(policy="fold(1)", events=tmp_path / "events") as at:
         for first in (marked, plain):
-            at.post(ANTHROPIC, {"messages": [first, *history(ANTHROPIC, 2)[1:]]})
+            at.post(ANTHROPIC, {**body(ANTHROPIC, 0), "messages": [first, *history(ANTHROPIC, 2)[1:]]})
         assert len(at.upstream.asked) == 1
-        at.post(ANTHROPIC, {"messages": [marked, *history(ANTHROPIC, 3)[1:]]})
+        at.post(ANTHROPIC, {**body(ANTHROPIC, 0), "messages": [marked, *history(ANTHROPIC, 3)[1:]]})
     assert len({json.loads(line)["session"] for line in (tmp_path / "events").open()}) == 1
 
 

@@ -51,7 +51,7 @@ def talk(random: Random, path: str, number: int) -> list[list[dict[str, Any]]]:
                 [{"role": "assistant", "content": words(turn, ["Hello!", "Noted."])}, task(words(turn, ["Go on."]))]
             )
             continue
-        asked, answered = exchange(path, 0, words(turn, ["done " * 60]))
+        asked, answered = exchange(path, turn, words(turn, ["done " * 60]))
         if at == turn:
             renamed = json.dumps(asked).replace('"search"', f'"own-{number}-{turn}"')
             asked = random.choice([asked, json.loads(renamed)])
@@ -67,8 +67,11 @@ def test_no_text_of_one_conversation_reaches_another_whatever_they_share(tmp_pat
     system = [random.choice(["Be brief.", f"Be brief. own-{number}- Be kind."]) for number in range(CONVERSATIONS)]
 
     def post(at: Any, number: int, turns: int) -> None:
-        body = {"model": "ab"[number % 2], "user": str(number), "messages": [*chain(*talks[number][:turns])]}
-        if paths[number] == ANTHROPIC:
+        body = {"model": "ab"[number % 2], "messages": [*chain(*talks[number][:turns])]}
+        if paths[number] == CHAT:
+            body["user"] = str(number)
+        else:
+            body |= {"metadata": {"user_id": str(number)}, "max_tokens": 100}
             body["system"] = [
                 {"type": "text", "text": system[number]},
                 {"type": "text", "text": "You are a clerk. " * 9},
@@ -82,7 +85,7 @@ def test_no_text_of_one_conversation_reaches_another_whatever_they_share(tmp_pat
             order = random.sample(range(CONVERSATIONS), CONVERSATIONS)
             list(pool.map(lambda number, at=at, run=run: post(at, number, run + 3), order))
             for body, headers in zip(at.upstream.bodies, at.upstream.headers, strict=True):
-                number = int(body["user"])
+                number = int(body["user"] if "user" in body else body["metadata"]["user_id"])
                 text = json.dumps(body)
                 assert headers["x-api-key"] == key_of(clients[number])
                 assert {int(own) for own in OWN.findall(text)} <= {number}
@@ -131,7 +134,8 @@ def test_a_system_prompt_beside_the_messages_belongs_to_the_conversation_but_for
             if mark:
                 blocks[-1]["cache_control"] = {"type": "ephemeral"}
             before = len(at.upstream.asked)
-            at.post(ANTHROPIC, {"model": "m", "system": blocks, "messages": history(ANTHROPIC, 3)})
+            given = {"model": "m", "max_tokens": 9, "system": blocks, "messages": history(ANTHROPIC, 3)}
+            at.post(ANTHROPIC, given)
             return len(at.upstream.asked) - before
 
         line = "x-anthropic-billing-header: cc_version=2.1.177; cc_entrypoint=cli; cch="
