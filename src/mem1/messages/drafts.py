@@ -71,17 +71,25 @@ class Draft:
 
     def exchange(self, last: bool) -> Exchange:
         """The turn as it is; at the conversation's end it waits for what the server owes."""
-        said, calls = list[Message](), list[Call]()
-        results, breaks = list[Result](), list[tuple[int, int]]()
-        for step in self.steps:
-            if said:
-                breaks.append((len(said), len(results)))
-            said += step.said
-            calls += step.calls
-            results += [Result(call, self.results[call.id]) for call in step.calls if call.id in self.results]
+        if len(self.steps) == 1:  # nearly always
+            said, calls = self.steps[0]
+        else:
+            said = [message for step in self.steps for message in step.said]
+            calls = [call for step in self.steps for call in step.calls]
+        results = [Result(call, self.results[call.id]) for call in calls if call.id in self.results]
         if last and self.owed:
-            calls += self.owed.values()
-        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, tuple(breaks))
+            calls = [*calls, *self.owed.values()]
+        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, self._breaks())
+
+    def _breaks(self) -> tuple[tuple[int, int], ...]:
+        """(messages, results) before each step but the first, where the model has said something before."""
+        found, said, results = list[tuple[int, int]](), 0, 0
+        for step in self.steps if len(self.steps) > 1 else ():
+            if said:
+                found.append((said, results))
+            said += len(step.said)
+            results += sum(call.id in self.results for call in step.calls)
+        return tuple(found)
 
 
 class Drafts:
