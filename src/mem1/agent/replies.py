@@ -95,7 +95,11 @@ def _call(call: TextCall, tools: Mapping[str, Tool]) -> Call:
     arguments = call.arguments
     if not call.typed and (tool := tools.get(call.name)) is not None:
         properties = tool.parameters.get("properties", {})
-        values = {key: _typed(value, properties.get(key, {})) for key, value in json.loads(arguments).items()}
+        given = json.loads(arguments)
+        if isinstance(given, str):
+            only = tool.parameters.get("required") or list(properties)
+            given = {only[0]: given} if len(only) == 1 else {}
+        values = {key: _typed(value, properties.get(key, {})) for key, value in given.items()}
         arguments = json.dumps(values, ensure_ascii=False)
     return Call(f"call_{uuid4().hex[:16]}", call.name, arguments)
 
