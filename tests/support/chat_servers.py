@@ -33,6 +33,7 @@ class ChatServer:
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     busiest: int = 0
     """Largest number of requests under way at the same time."""
 
@@ -51,6 +52,7 @@ def chat_server(behave: Behave, *paths: str) -> Iterator[ChatServer]:
             seen.busiest = max(seen.busiest, running)
             number = len(seen.requests)
             seen.requests.append(body)
+            seen.paths.append(handler.path)
             seen.headers.append({name.lower(): value for name, value in handler.headers.items()})
         try:
             reply = behave(body, number)

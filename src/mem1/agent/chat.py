@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
-from uuid import uuid4
 
 from mem1.agent.refusals import Taken
+from mem1.agent.roles import rule_in
+from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
@@ -112,13 +113,17 @@ class ServedChat:
             raise UserError(f"settings must not hold {', '.join(sorted(filled))}: the agent fills them")
         self._server, self._prices = server, prices
         self._taken = Taken(server.urls[0], self.settings)
-        self._servers = Servers(server, spending=spending)
+        # llama.cpp refuses by 500 what its template refuses
+        self._servers = Servers(server, spending=spending, lasting=lambda detail: rule_in(detail) is not None)
         self._tokens_per_byte = 0.25
 
     @classmethod
-    def at(cls, url: str, name: str | None, api_key_env: str | None, settings: Mapping[str, Any] | None) -> ServedChat:
-        """The model called `name` at this base URL, or the only one there. Raises UserError where it is none."""
-        patient = ModelServer(urls=(base_address(url),), model=name or "?", api_key_env=api_key_env)
+    def at(cls, url: str, name: str | None, settings: Mapping[str, Any] | None, **server: Any) -> ServedChat:
+        """The model called `name` at this base URL, or the only one there; `server`: other fields of `ModelServer`.
+
+        Raises UserError where it is none.
+        """
+        patient = ModelServer(urls=(base_address(url),), model=name or "?", **server)
         return cls(patient if name else patient.model_copy(update={"model": _only_model(patient)}), settings)
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
@@ -288,7 +293,7 @@ def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
         function = function if isinstance(function, Mapping) else {}
         id, arguments = call.get("id"), function.get("arguments")
         if not isinstance(id, str) or not id or id in called:
-            id = f"call_{uuid4().hex[:16]}"
+            id = new_id()
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
         called[id] = Call(id, str(function.get("name")), text)
     return tuple(called.values())

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
-from uuid import uuid4
 
 from mem1.agent.chat import Reply
+from mem1.agent.shapes import new_id
 from mem1.agent.tools import Tool
 from mem1.messages.text_calls import TextCall, calls_in
 from mem1.messages.thoughts import without_thoughts
@@ -101,7 +101,7 @@ def _call(call: TextCall, tools: Mapping[str, Tool]) -> Call:
             given = {only[0]: given} if len(only) == 1 else {}
         values = {key: _typed(value, properties.get(key, {})) for key, value in given.items()}
         arguments = json.dumps(values, ensure_ascii=False)
-    return Call(f"call_{uuid4().hex[:16]}", call.name, arguments)
+    return Call(new_id(), call.name, arguments)
 
 
 def _typed(value: str, schema: Any) -> Any:
