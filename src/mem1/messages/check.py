@@ -91,14 +91,14 @@ def _responses(items: Sequence[Message], waiting: bool) -> None:
     """Id -> type of the call."""
     approvals: set[str] = set()
     programs: set[str] = set()
-    items_of: dict[str, str] = {}
+    items_of = dict[str, str]()
     """Id of the item of a local shell's call -> of the call: clients answer either."""
     users = 0
     reasoning = False
     for at, item in enumerate(items):
         kind, role = item.get("type", "message"), item.get("role")
         _require(kind != "item_reference", f"messages[{at}] refers to what a server keeps")
-        if kind in _CALL_OF and (id := _answered_id(item)) is not None:
+        if kind in _CALL_OF and isinstance(id := _answered_id(item), str):
             id = items_of.get(id, id)
             call = open_calls.get(id)
             _require(call is not None, f"messages[{at}] answers {id!r}, which nothing called")
