@@ -112,6 +112,48 @@ def test_ids_that_a_reply_lacks_are_such_as_every_provider_takes():
     assert re.fullmatch("[a-zA-Z0-9]{9}", agent.messages[1]["tool_calls"][0]["id"])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"query": "a\nb"}',
+        json.dumps('{"query": "a\\nb"}'),
+        "{'query': 'a\\nb'}",
+        '{"query": "a\\nb",}',
+        {"query": "a\nb"},
+    ],
+)
+def test_arguments_are_read_as_they_are_meant_and_kept_as_json(arguments: Any):
+    call = {"id": "a", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    asked: list[str] = []
+
+    def search(query: str) -> str:
+        """Searches."""
+        asked.append(query)
+        return "found"
+
+    model = Script({"role": "assistant", "content": None, "tool_calls": [call]}, said("Oslo"))
+    agent = mem1.Agent(model, tools=[search], memory="full").run("go")
+    assert asked == ["a\nb"] and agent.answer == "Oslo"
+    assert json.loads(agent.messages[1]["tool_calls"][0]["function"]["arguments"]) == {"query": "a\nb"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "result"),
+    [
+        ("functions.search", "search", "found"),
+        ("search<|channel|>commentary", "search", "found"),
+        ("my search", "my_search", "error: there is no tool 'my_search'; there are search, recall"),
+        ("", "unknown", "error: there is no tool 'unknown'; there are search, recall"),
+    ],
+)
+def test_the_name_of_a_call_goes_back_in_letters_that_providers_take(name: str, kept: str, result: str):
+    call = {"id": "a", "type": "function", "function": {"name": name, "arguments": '{"query": "x"}'}}
+    model = Script({"role": "assistant", "content": None, "tool_calls": [call]}, said("Oslo"))
+    agent = mem1.Agent(model, tools=[search], memory="full").run("go")
+    assert agent.messages[1]["tool_calls"][0]["function"]["name"] == kept
+    assert agent.messages[2]["content"] == result
+
+
 def test_headers_and_parameters_are_sent_with_every_request(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AZURE_KEY", "k-abcdefghijkl")
     with chat_server(lambda body, number: Reply(text="Oslo")) as server:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import string
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
+from mem1.messages.text_calls import arguments_in
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
 from mem1.net.spending import LimitReached, Spending, Usage
@@ -34,6 +36,7 @@ _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
+_NAME = frozenset(string.ascii_letters + string.digits + "_-")
 _MOST_REFUSALS = 16
 """Most requests in a row of which a server refuses something that is then left out."""
 Part = str | Mapping[str, Any]
@@ -295,12 +298,19 @@ def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
         if not isinstance(id, str) or not id or id in called:
             id = new_id()
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-        called[id] = Call(id, str(function.get("name")), text)
+        called[id] = Call(id, _named(function.get("name")), text)
     return tuple(called.values())
+
+
+def _named(name: Any) -> str:
+    """The name of a call without what models write before and after it, in letters that providers take back."""
+    bare = str(name).strip().removeprefix("functions.").partition("<|")[0]
+    return "".join(c if c in _NAME else "_" for c in bare)[:64] or "unknown"
 
 
 def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The call as a message holds it. Servers that parse its arguments refuse a conversation with broken ones."""
+    arguments = arguments_in(call.arguments)
     try:
         sound = isinstance(read_json(call.arguments), dict)
     except ValueError:
@@ -310,7 +320,7 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     named = {
         **{key: part for key, part in extras if part},
         "name": call.name,
-        "arguments": call.arguments if sound else "{}",
+        "arguments": call.arguments if sound else json.dumps(arguments or {}, ensure_ascii=False),
     }
     # its index belongs to the stream, and strict servers refuse it
     rest = {key: part for key, part in raw.items() if part and key != "index"}

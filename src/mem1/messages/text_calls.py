@@ -173,6 +173,18 @@ def _value_at(body: str, at: int) -> tuple[Any, int]:
             raise ValueError("neither JSON nor Python") from error
 
 
+def arguments_in(text: str) -> dict[str, Any] | None:
+    """The arguments of a call, also with line breaks in texts, as Python writes them, or as JSON in JSON; None: no
+    object."""
+    try:
+        value, end = _value_at(text.strip() or "{}", 0)
+        if isinstance(value, str):
+            return arguments_in(value) if text.strip().startswith('"') and value.lstrip()[:1] == "{" else None
+    except _UNREADABLE:
+        return None
+    return value if isinstance(value, dict) and not text.strip()[end:].strip() else None
+
+
 def _of_value(value: Any) -> Iterator[TextCall]:
     if not isinstance(value, Mapping):
         raise ValueError("no object")
