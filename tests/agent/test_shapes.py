@@ -106,6 +106,18 @@ def test_a_template_that_refuses_by_500_teaches_as_one_by_400_and_is_not_asked_i
     assert [request["messages"][0]["role"] for request in server.requests] == ["system", "user"]
 
 
+def test_an_option_that_a_gateway_refuses_by_500_is_left_out_and_another_fault_is_tried_again():
+    def behave(body: dict[str, Any], number: int) -> Reply:
+        if "stream_options" in body:
+            said = "create() got an unexpected keyword argument 'stream_options'"
+            return Reply(status=500, body=json.dumps({"error": {"message": said}}).encode())
+        return Reply(status=500, body=b"overloaded") if number == 1 else Reply(text="Oslo")
+
+    with chat_server(behave) as server:
+        steps = list(mem1.Agent(server.url, name="m", memory="full").stream("go"))
+    assert steps == ["Oslo"] and len(server.requests) == 3
+
+
 def test_ids_that_a_reply_lacks_are_such_as_every_provider_takes():
     text = '<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
     agent = mem1.Agent(Script(said(text), said("Oslo")), tools=[search], memory="full").run("go")

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
-from mem1.agent.refusals import Taken
-from mem1.agent.roles import rule_in
+from mem1.agent.refusals import Taken, lasting
 from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
@@ -116,8 +115,7 @@ class ServedChat:
             raise UserError(f"settings must not hold {', '.join(sorted(filled))}: the agent fills them")
         self._server, self._prices = server, prices
         self._taken = Taken(server.urls[0], self.settings)
-        # llama.cpp refuses by 500 what its template refuses
-        self._servers = Servers(server, spending=spending, lasting=lambda detail: rule_in(detail) is not None)
+        self._servers = Servers(server, spending=spending, lasting=lasting)
         self._tokens_per_byte = 0.25
 
     @classmethod

@@ -92,7 +92,7 @@ class Taken:
         if (rule := rule_in(refused.detail)) is not None and rule not in self._rules:
             self._keep_to(rule, "another order of roles: messages are joined")
             return
-        if refused.status not in (400, 422):
+        if refused.status not in (400, 422) and not lasting(refused.detail):
             raise refused
         for shape in shapes_in(refused.detail):
             if shape not in self._rules and shape(sent["messages"]) != sent["messages"]:
@@ -138,6 +138,15 @@ class Taken:
         if new:
             instead = f"; {_OTHER_NAMES[name]} is sent instead" if name in _OTHER_NAMES else ": left out from now on"
             log.warning("%s refuses the option %s%s", self._where, name, instead)
+
+
+def lasting(detail: str) -> bool:
+    """Whether another try is refused alike though its status is that of a fault: llama.cpp refuses by 500 what its
+    template refuses, and gateways in Python an option that they do not know."""
+    if rule_in(detail) is not None:
+        return True
+    options = _LEFT_OUT - {"stream"}
+    return bool(_REFUSING.search(detail)) and _first_named(detail, frozenset(), options) is not None
 
 
 def _extras(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
