@@ -19,7 +19,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-VERSION = 2
+VERSION = 3
 """Raised when texts get other words: an index of the old ones is of no use."""
 
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")

@@ -114,3 +114,9 @@ def test_a_model_with_three_bad_replies_in_ten_still_answers_right(seed: int, st
     list(agent.stream("go")) if streaming else agent.run("go")
     assert (agent.answer, agent.report().ending) == ("done", Ending.ANSWERED)
     check(agent.messages)
+
+
+def test_a_plain_action_input_is_what_the_only_required_parameter_gets():
+    react = "Thought: I need it.\nAction: search\nAction Input: capital of Norway"
+    agent = mem1.Agent(Script(said(react), said("Oslo")), tools=[search], memory="full").run("go")
+    assert results(agent) == ["3 of capital of Norway"] and agent.answer == "Oslo"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import pytest
 import torch
 from local_models import MODEL, fresh
 from precision import rounding
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from worlds import CODEC
 
 from mem1.engines.base import Completion, Sampling
@@ -198,6 +199,19 @@ def test_a_tag_written_letter_by_letter_is_a_stop_string_too():
     assert engine.stop_ids is None
     assert not engine.stops(letters[-2], letters[:-1])
     assert engine.stops(letters[-1], letters)
+
+
+def test_a_completion_ends_at_the_other_ends_that_the_models_configuration_names_where_they_are_added_tokens():
+    plain = Codec(bpe_tokenizer(["x"], vocab_size=300, tags=PAPER))
+    model = copy.deepcopy(MODEL)
+    end, word = plain.added_tokens["</query>"], plain.encode("x")[0]
+    model.generation_config = GenerationConfig(eos_token_id=[end, word])
+    engine = LocalEngine(model, plain, ["</answer>"])
+    assert engine.stops(end, [word, end])
+    assert not engine.stops(word, [end, word])
+    model.generation_config = GenerationConfig(eos_token_id=end)
+    assert LocalEngine(model, plain, ["</answer>"]).end_ids == frozenset([end])
+    assert not LocalEngine(MODEL, plain, ["</answer>"]).stops(end, [end])
 
 
 def test_the_model_is_left_in_the_mode_in_which_it_was():

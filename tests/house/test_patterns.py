@@ -56,6 +56,9 @@ LONGEST: Mapping[str, int] = {
     "agent.refusals._MARK": 60,
     "agent.roles._ALTERNATE": 2_000,
     "agent.roles._NO_SYSTEM": 2_000,
+    "agent.shapes._IDS": 2_000,
+    "agent.shapes._FILLED": 2_000,
+    "agent.shapes._TEXT": 2_000,
     "engines.servers._SECRET": 100,  # names of headers and parameters
     "words._COMPOUND": 10_000,
     "words._PART": 10_000,  # of what has no white space, as much as is cut into words at once

@@ -325,3 +325,21 @@ def test_check_misses_a_signature_of_geminis():
     check([TASK, signed, tool("a"), tool("b")])
     with pytest.raises(UserError, match=r"messages\[4\] lacks the signature"):
         check([TASK, signed, tool("a"), tool("b"), chat("c"), tool("c")])
+
+
+@pytest.mark.parametrize("key", [{"id": "item"}, {"id": "call"}, {"call_id": "call"}])
+def test_a_local_shell_answers_by_the_id_of_its_item_or_of_its_call(key: dict[str, str]):
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    call = {"type": "local_shell_call", "id": "item", "call_id": "call", "action": action}
+    items = [TASK, call, {"type": "local_shell_call_output", **key, "output": LONG}]
+    shown = fold(items, form="responses")
+    check(shown, "responses")
+    assert shown == items
+
+
+def test_a_tool_that_returned_nothing_has_an_empty_text_in_the_chat():
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asked = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    shown = fold([*asked, {"role": "tool", "tool_call_id": "a", "content": None}])
+    assert shown == [*asked, {"role": "tool", "tool_call_id": "a", "content": ""}]
+    check(shown)

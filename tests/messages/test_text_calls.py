@@ -51,6 +51,24 @@ STYLES = {
     "a completion's calls": json.dumps(
         {"tool_calls": [{"id": "a", "function": {"name": "search", "arguments": '{"query": "Oslo"}'}}]}
     ),
+    "DeepSeek V3.2": (
+        f'<{BAR}DSML{BAR}function_calls>\n<{BAR}DSML{BAR}invoke name="search">\n'
+        f'<{BAR}DSML{BAR}parameter name="query" string="true">Oslo</{BAR}DSML{BAR}parameter>\n'
+        f"</{BAR}DSML{BAR}invoke>\n</{BAR}DSML{BAR}function_calls>"
+    ),
+    "InternLM": '<|action_start|><|plugin|>{"name": "search", "parameters": {"query": "Oslo"}}<|action_end|>',
+    "Cohere": '<|START_ACTION|>[{"tool_name": "search", "parameters": {"query": "Oslo"}}]<|END_ACTION|>',
+    "Cohere, older": 'Action: ```json\n[{"tool_name": "search", "parameters": {"query": "Oslo"}}]\n```',
+    "Nemotron": f"<TOOLCALL>[{SEARCH}]</TOOLCALL>",
+    "functools": f"functools[{SEARCH}]",
+    "Gemma, printed": '```tool_code\nprint(default_api.search(query="Oslo"))\n```',
+    "JSON as Python writes it": "<tool_call>{'name': 'search', 'arguments': {'query': 'Oslo'}}</tool_call>",
+    "a bracket too many": f"<tool_call>\n{SEARCH}}}\n</tool_call>",
+    "LangChain": '{"action": "search", "action_input": {"query": "Oslo"}}',
+    "LangChain, structured": 'Action:\n```json\n{"action": "search", "action_input": {"query": "Oslo"}}\n```',
+    "smolagents": "Calling tools:\n[{'id': '1', 'function': {'name': 'search', 'arguments': {'query': 'Oslo'}}}]",
+    "OpenAI's several": '{"tool_uses": [{"recipient_name": "functions.search", "parameters": {"query": "Oslo"}}]}',
+    "ReAct with a result of its own": 'Action: search\nAction Input: {"query": "Oslo"}\nObservation: x\nAction: no',
     "ReAct": 'Thought: hm\nAction: search\nAction Input: {"query": "Oslo"}',
 }  # fmt: skip
 
@@ -66,6 +84,26 @@ def test_a_call_is_read_in_every_style(style: str):
 def test_text_before_calls_and_a_second_call_are_read_too(style: str):
     found = calls_in(f"I look it up.\n\n{STYLES[style]}\n{STYLES[style]}", {"search"})
     assert found.text == "I look it up." and len(found.calls) == 2
+
+
+@pytest.mark.parametrize("style", ["Hermes, Qwen", "Mistral", "Qwen3-Coder without a frame", "JSON in a fence"])
+def test_a_call_behind_a_word_is_read_where_the_text_ends_with_it_and_the_tool_is_there(style: str):
+    text = f"I look it up: {STYLES[style]}"
+    found = calls_in(text, {"search"})
+    assert found.text == "I look it up:"
+    assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
+    assert calls_in(text, {"fetch"}).text == text
+    assert calls_in(f"{text} is a call.", {"search"}).calls == ()
+
+
+def test_a_plain_action_input_is_the_only_parameters_text():
+    (call,) = calls_in("Thought: hm\nAction: search\nAction Input: capital of Norway", {"search"}).calls
+    assert (call.arguments, call.typed) == ('"capital of Norway"', False)
+
+
+def test_line_breaks_in_arguments_are_read_as_they_are():
+    (call,) = calls_in('<tool_call>{"name": "run", "arguments": {"code": "a\nb"}}</tool_call>', {"run"}).calls
+    assert json.loads(call.arguments) == {"code": "a\nb"}
 
 
 def test_values_that_were_texts_are_said_to_be():

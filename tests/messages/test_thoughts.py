@@ -126,3 +126,18 @@ def test_a_call_written_as_text_or_a_thought_alone_is_no_state(reply: str):
     shown = memory.prompt(messages)
     assert len(asked) == 2 and "<memory>" not in str(shown)
     assert [event.kind for event in events] == ["no_state"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Oslo<|END_RESPONSE|>",
+        "<|begin_of_thought|>hm<|end_of_thought|>\n\n<|begin_of_solution|>Oslo<|end_of_solution|>",
+        "<|channel>thought\nhm<channel|>Oslo",
+        "<unused94>thought\nhm<unused95>Oslo",
+        "<mm:think>hm</mm:think>\nOslo",
+        "<longcat_think>hm</longcat_think>\nOslo",
+    ],
+)
+def test_thoughts_of_later_models_leave_with_the_marks_around_the_answer(text: str):
+    assert without_thoughts(text) == "Oslo"

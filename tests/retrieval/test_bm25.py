@@ -36,6 +36,24 @@ def test_a_score_computed_by_hand():
     assert bm25.search(["red red"], 3)[0][0][1] == pytest.approx(2 * expected, rel=1e-6)
 
 
+NAMED = {
+    "vitamin A": "Vitamin A, of which carrots and liver have much, keeps the eyes healthy.",
+    "vitamin B": "Vitamin B is for nerves.",
+    "the IT department": "New passwords come from the IT department on the second floor of the old house.",
+    "a department": "It is a department.",
+    "trade in OR": "Trade of timber in OR and WA grew for years on end.",
+    "trade": "Trade or war.",
+    "article": "A vitamin is needed. A department, too. A trade.",
+}
+
+
+@pytest.mark.parametrize("query", ["vitamin A", "the IT department", "trade in OR"])
+def test_a_letter_or_a_stop_word_in_capitals_is_a_name(query: str):
+    bm25 = BM25.build([Passage(name, "", text) for name, text in NAMED.items()])
+    assert ids(bm25, f"What is {query}?")[0] == query
+    assert ids(bm25, "A") == [] and "A" in bm25.index.vocab_dict
+
+
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.0, 0.0)])
 def test_the_scores_of_random_passages_are_those_of_the_formula(k1: float, b: float):
     rng = random.Random(0)

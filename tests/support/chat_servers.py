@@ -28,6 +28,7 @@ class ChatServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """What was refused, by its wording."""
+    paths: list[str] = field(default_factory=list)
     busiest: int = 0
     """Largest number of requests under way at the same time."""
 
@@ -46,6 +47,7 @@ def chat_server(behave: Behave, *paths: str, refuses: Refuses = refusal_of) -> I
             seen.busiest = max(seen.busiest, running)
             number = len(seen.requests)
             seen.requests.append(body)
+            seen.paths.append(handler.path)
             seen.headers.append({name.lower(): value for name, value in handler.headers.items()})
         try:
             reply = refuses(handler.path, body)

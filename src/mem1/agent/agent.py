@@ -79,6 +79,8 @@ class Agent:
                     and declared tools and returns the model's message
     name            the model's name on the server; may be left out where it serves one
     api_key_env     environment variable with the API key
+    headers         sent with every request: {"api-key": "$AZURE_KEY"}, where $NAME is an environment variable
+    query           parameters after the ? of every address: {"api-version": "2024-10-21"}
     settings        what every request holds besides: {"temperature": 0, "max_tokens": 4_000}
     tools           functions with type hints and a docstring, `McpServer`s, `Tool`s
     memory          a memory of mem1.memory, by name or of your own
@@ -98,6 +100,8 @@ class Agent:
         *,
         name: str | None = None,
         api_key_env: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         tools: Sequence[Callable[..., Any] | McpServer | Tool] = (),
         memory: str | MemoryPolicy = MEMORY,
@@ -119,7 +123,9 @@ class Agent:
         self._tools: dict[str, Tool] | None = None
         """None: the servers are not connected yet."""
         self._servers: list[McpTools] = []
-        self._model = _chat(model, name, api_key_env, settings)
+        fields: dict[str, Any] = {"api_key_env": api_key_env, "headers": headers, "query": query}
+        server = {field: value for field, value in fields.items() if value is not None}
+        self._model = _chat(model, name, settings, server)
         self._max_turns, self._timeout_s = max_turns, timeout_s
         self._messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
         self._ledger = Ledger(self.memory)
@@ -390,12 +396,12 @@ class Agent:
 
 
 def _chat(
-    model: Any, name: str | None, api_key_env: str | None, settings: Mapping[str, Any] | None
+    model: Any, name: str | None, settings: Mapping[str, Any] | None, server: Mapping[str, Any]
 ) -> ServedChat | CalledChat:
     if isinstance(model, str):
-        return ServedChat.at(model, name, api_key_env, settings)
-    if name is not None or api_key_env is not None:
-        raise UserError("name and api_key_env go with a base URL; this model has its own")
+        return ServedChat.at(model, name, settings, **server)
+    if name is not None or server:
+        raise UserError(f"{', '.join(('name', *server))} go with a base URL; this model has its own")
     if isinstance(model, ModelServer):
         return ServedChat(model, settings)
     if settings:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import json
 import math
+import string
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
-from uuid import uuid4
 
-from mem1.agent.refusals import Taken
+from mem1.agent.refusals import Taken, lasting
+from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
+from mem1.messages.text_calls import arguments_in
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
 from mem1.net.spending import LimitReached, Spending, Usage
@@ -33,6 +35,7 @@ _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
+_NAME = frozenset(string.ascii_letters + string.digits + "_-")
 _MOST_REFUSALS = 16
 """Most requests in a row of which a server refuses something that is then left out."""
 Part = str | Mapping[str, Any]
@@ -112,13 +115,16 @@ class ServedChat:
             raise UserError(f"settings must not hold {', '.join(sorted(filled))}: the agent fills them")
         self._server, self._prices = server, prices
         self._taken = Taken(server.urls[0], self.settings)
-        self._servers = Servers(server, spending=spending)
+        self._servers = Servers(server, spending=spending, lasting=lasting)
         self._tokens_per_byte = 0.25
 
     @classmethod
-    def at(cls, url: str, name: str | None, api_key_env: str | None, settings: Mapping[str, Any] | None) -> ServedChat:
-        """The model called `name` at this base URL, or the only one there. Raises UserError where it is none."""
-        patient = ModelServer(urls=(base_address(url),), model=name or "?", api_key_env=api_key_env)
+    def at(cls, url: str, name: str | None, settings: Mapping[str, Any] | None, **server: Any) -> ServedChat:
+        """The model called `name` at this base URL, or the only one there; `server`: other fields of `ModelServer`.
+
+        Raises UserError where it is none.
+        """
+        patient = ModelServer(urls=(base_address(url),), model=name or "?", **server)
         return cls(patient if name else patient.model_copy(update={"model": _only_model(patient)}), settings)
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
@@ -288,14 +294,21 @@ def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
         function = function if isinstance(function, Mapping) else {}
         id, arguments = call.get("id"), function.get("arguments")
         if not isinstance(id, str) or not id or id in called:
-            id = f"call_{uuid4().hex[:16]}"
+            id = new_id()
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-        called[id] = Call(id, str(function.get("name")), text)
+        called[id] = Call(id, _named(function.get("name")), text)
     return tuple(called.values())
+
+
+def _named(name: Any) -> str:
+    """The name of a call without what models write before and after it, in letters that providers take back."""
+    bare = str(name).strip().removeprefix("functions.").partition("<|")[0]
+    return "".join(c if c in _NAME else "_" for c in bare)[:64] or "unknown"
 
 
 def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The call as a message holds it. Servers that parse its arguments refuse a conversation with broken ones."""
+    arguments = arguments_in(call.arguments)
     try:
         sound = isinstance(read_json(call.arguments), dict)
     except ValueError:
@@ -305,7 +318,7 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     named = {
         **{key: part for key, part in extras if part},
         "name": call.name,
-        "arguments": call.arguments if sound else "{}",
+        "arguments": call.arguments if sound else json.dumps(arguments or {}, ensure_ascii=False),
     }
     # its index belongs to the stream, and strict servers refuse it
     rest = {key: part for key, part in raw.items() if part and key != "index"}

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from mem1.agent.roles import Rule, alternate, rule_in, without_system
+from mem1.agent.shapes import shapes_in, short_ids, with_texts, with_words
 from mem1.engines.servers import Refused
 from mem1.errors import printable
 
@@ -56,6 +57,8 @@ _LEFT_OUT = frozenset(("stream", "stream_options", "parallel_tool_calls"))
 _ALWAYS = frozenset(("messages", "model"))
 _EMPTY_SCHEMA = "should be non-empty for OBJECT"
 """How Gemini refuses a tool whose parameters are an object without properties."""
+_RULES: Sequence[Rule] = (without_system, alternate, with_texts, with_words, short_ids)
+"""In the order in which they are kept."""
 _OTHER_NAMES = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 
@@ -71,7 +74,7 @@ class Taken:
         self._bare = False
         """Whether a tool without arguments is declared without `parameters`, too."""
         self._rules: tuple[Rule, ...] = ()
-        """Of its chat template, for the order of roles."""
+        """For the order of roles and the shape of each message."""
         self._lock = threading.Lock()
 
     def part(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,15 +95,19 @@ class Taken:
 
     def learn(self, sent: Mapping[str, Any], refused: Refused) -> None:
         """Leaves out what is refused from now on. Raises `refused` where that is nothing which can be left out."""
-        if refused.status not in (400, 422):
-            raise refused
         if (rule := rule_in(refused.detail)) is not None and rule not in self._rules:
-            self._keep_to(rule)
+            self._keep_to(rule, "another order of roles: messages are joined")
             return
+        if refused.status not in (400, 422) and not lasting(refused.detail):
+            raise refused
         if _EMPTY_SCHEMA in refused.detail and any(_bare(tool) is not tool for tool in sent.get("tools") or ()):
             self._bare = True
             log.warning("%s refuses empty parameters: tools without arguments are declared without", self._where)
             return
+        for shape in shapes_in(refused.detail):
+            if shape not in self._rules and shape(sent["messages"]) != sent["messages"]:
+                self._keep_to(shape, "contents or ids of another form: they are rewritten")
+                return
         if not _REFUSING.search(refused.detail):
             raise refused
         said = _KNOWN.split(refused.detail, maxsplit=1)[0]
@@ -122,11 +129,11 @@ class Taken:
                 detail=refused.detail,
             ) from refused
 
-    def _keep_to(self, rule: Rule) -> None:
+    def _keep_to(self, rule: Rule, what: str) -> None:
         with self._lock:
             # a system message that joins the user's may make two of these follow each other
-            self._rules = tuple(sorted({*self._rules, rule}, key=(without_system, alternate).index))
-        log.warning("%s wants another order of roles: messages are joined for it from now on", self._where)
+            self._rules = tuple(sorted({*self._rules, rule}, key=_RULES.index))
+        log.warning("%s wants %s for it from now on", self._where, what)
 
     def _leave_out_fields(self, fields: frozenset[str]) -> None:
         with self._lock:
@@ -141,6 +148,15 @@ class Taken:
         if new:
             instead = f"; {_OTHER_NAMES[name]} is sent instead" if name in _OTHER_NAMES else ": left out from now on"
             log.warning("%s refuses the option %s%s", self._where, name, instead)
+
+
+def lasting(detail: str) -> bool:
+    """Whether another try is refused alike though its status is that of a fault: llama.cpp refuses by 500 what its
+    template refuses, and gateways in Python an option that they do not know."""
+    if rule_in(detail) is not None:
+        return True
+    options = _LEFT_OUT - {"stream"}
+    return bool(_REFUSING.search(detail)) and _first_named(detail, frozenset(), options) is not None
 
 
 def _extras(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

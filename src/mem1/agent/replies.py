@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
-from uuid import uuid4
 
 from mem1.agent.chat import Reply
+from mem1.agent.shapes import new_id
 from mem1.agent.tools import Tool
 from mem1.messages.text_calls import TextCall, calls_in
 from mem1.messages.thoughts import without_thoughts
@@ -95,9 +95,13 @@ def _call(call: TextCall, tools: Mapping[str, Tool]) -> Call:
     arguments = call.arguments
     if not call.typed and (tool := tools.get(call.name)) is not None:
         properties = tool.parameters.get("properties", {})
-        values = {key: _typed(value, properties.get(key, {})) for key, value in json.loads(arguments).items()}
+        given = json.loads(arguments)
+        if isinstance(given, str):
+            only = tool.parameters.get("required") or list(properties)
+            given = {only[0]: given} if len(only) == 1 else {}
+        values = {key: _typed(value, properties.get(key, {})) for key, value in given.items()}
         arguments = json.dumps(values, ensure_ascii=False)
-    return Call(f"call_{uuid4().hex[:16]}", call.name, arguments)
+    return Call(new_id(), call.name, arguments)
 
 
 def _typed(value: str, schema: Any) -> Any:

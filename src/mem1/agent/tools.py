@@ -24,6 +24,7 @@ import pydantic_core
 
 from mem1.agent.schemas import Accepted, accepted
 from mem1.errors import UserError
+from mem1.messages.text_calls import arguments_in
 from mem1.net.exchange import one_line
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -148,13 +149,13 @@ def as_text(result: Any) -> str:
 
 def _read(arguments: str) -> dict[str, Any]:
     """The arguments of a call. Raises ToolFailed, quoting them, for anything but a JSON object."""
+    if (read := arguments_in(arguments)) is not None:
+        return read
     try:
-        read = json.loads(arguments.strip() or "{}")
+        json.loads(arguments)
     except (ValueError, RecursionError) as problem:
         raise ToolFailed(f"the arguments are not JSON ({str(problem)[:100]}): {arguments}") from problem
-    if not isinstance(read, dict):
-        raise ToolFailed(f"the arguments are no JSON object: {arguments}")
-    return read
+    raise ToolFailed(f"the arguments are no JSON object: {arguments}")
 
 
 def _mistake(name: str, error: pydantic.ValidationError) -> str:

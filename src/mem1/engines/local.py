@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,8 @@ Finished = list[tuple[Request, Completion]]
 
 
 class LocalEngine:
-    """Samples from `model`; a completion ends after one of `stop_strings` or with its token budget."""
+    """Samples from `model`; a completion ends after one of `stop_strings`, an end of the model's own, or with its token
+    budget."""
 
     def __init__(
         self,
@@ -62,6 +64,8 @@ class LocalEngine:
         whole = codec.unknown_id is not None or all(stop in codec.added_tokens for stop in stop_strings)
         self.stop_ids = codec.single_tokens(stop_strings) if whole else None
         """Ids of the stop strings where they are words or added tokens; None: the text is looked at."""
+        self.end_ids = _ends(model, codec)
+        """Added tokens that the model's configuration names as its ends: servers stop there, too."""
         self.batch_tokens = batch_tokens
         self.kept = KeptRows(limit=2 * batch_tokens)
         self._session: int | None = None
@@ -108,9 +112,17 @@ class LocalEngine:
 
     def stops(self, token: int, sampled: Sequence[int]) -> bool:
         """Whether `token`, the last of `sampled`, ends the completion."""
+        if token in self.end_ids:
+            return True
         if self.stop_ids is not None:
             return token in self.stop_ids
         return self.codec.meets(sampled, self.stop_strings)
+
+
+def _ends(model: PreTrainedModel, codec: Codec) -> frozenset[int]:
+    """A configuration that nobody wrote names an id of its own, which is a word in another vocabulary."""
+    given: Any = getattr(model.generation_config, "eos_token_id", None)
+    return frozenset(given if isinstance(given, list) else [given]) & frozenset(codec.added_tokens.values())
 
 
 def completed(

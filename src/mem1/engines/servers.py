@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LARGEST_ANSWER = 16 << 20
 """Bytes; a thousand tokens with log-probabilities are about 100,000."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _SECRET = re.compile(r"auth|cookie|credential|key|pass|secret|signature|token|^sig$", re.IGNORECASE)
 """Names of what may hold a key."""
 _ESCAPED = 8
@@ -62,7 +62,7 @@ class ModelServer(Config):
     api_key_env: str | None = None
     """Environment variable with the API key; None: no key is sent."""
     headers: Mapping[str, str] = {}
-    """Sent with every request beside the key; $NAME in a value is the environment variable NAME. Never shown."""
+    """Sent with every request beside the key; $NAME or ${NAME} in a value is an environment variable. Never shown."""
     query: Mapping[str, str] = {}
     """Parameters after the ? of every address, such as {"api-version": "2024-10-21"}."""
     concurrency: int = Field(default=16, ge=1, le=10_000)
@@ -121,7 +121,7 @@ class ModelServer(Config):
         if (key := api_key(self.api_key_env)) is not None:
             sent["authorization"] = f"Bearer {key}"
         for name, value in self.headers.items():
-            sent[name.lower()] = _VARIABLE.sub(lambda found: api_key(found[1]) or "", value)
+            sent[name.lower()] = _VARIABLE.sub(lambda found: api_key(found[1] or found[2]) or "", value)
         return sent
 
     @property
@@ -142,7 +142,7 @@ def base_address(url: str) -> str:
     if any(mark in url for mark in "@?#"):
         raise UserError(
             "the address of a model server contains a user name, a password or a query, which would be written into "
-            "every run; leave it out, pass a key with engine.api_key_env, and an API version with engine.query"
+            "every run; leave it out, pass a key with api_key_env, and an API version with query"
         )
     if not is_http(url):
         raise UserError(f"{url!r} is not the address of a model server; write it as http://127.0.0.1:8000/v1")
@@ -164,6 +164,7 @@ class Servers:
         *,
         addresses: Addresses | None = None,
         spending: Spending | None = None,
+        lasting: Callable[[str], bool] = lambda detail: False,
         transport: httpx.BaseTransport | None = None,
         clock: Clock = CLOCK,
     ) -> None:
@@ -171,10 +172,11 @@ class Servers:
 
         addresses   of servers that come and go; None: the configuration's
         spending    kept together with others; None: by itself, within the configuration's limit
+        lasting     of a refusal's body: whether another try would be refused alike, whatever its status says
         """
         from mem1.net.transport import Client
 
-        self._config, self._clock = config, clock
+        self._config, self._clock, self._lasting = config, clock, lasting
         self._secrets = config.secrets
         self._query = f"?{urlencode(config.query)}" if config.query else ""
         self._addresses = addresses or Addresses(config.urls, now=clock.now)
@@ -242,7 +244,7 @@ class Servers:
                 raise TryFailed("the answer is empty")
             except TryFailed as failure:
                 spent = at_most if failure.worked else Usage()
-                raise failure.named(failure.quoted) from failure
+                raise self._told(failure) from failure
             finally:
                 if spent is not None:
                     self.spending.settle(at_most, spent)
@@ -271,6 +273,11 @@ class Servers:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _told(self, failure: TryFailed) -> TryFailed:
+        """The failure with the server's own words."""
+        failure.for_good = failure.for_good or self._lasting(failure.detail)
+        return failure.named(failure.quoted)
 
     def _timeout_s(self, within_s: float | None) -> float:
         return self._config.timeout_s if within_s is None else min(self._config.timeout_s, within_s)
@@ -312,6 +319,6 @@ class Servers:
             return answer
         except TryFailed as failure:
             used = at_most if failure.worked else Usage()
-            raise failure.named(failure.quoted) from failure
+            raise self._told(failure) from failure
         finally:
             self.spending.settle(at_most, used)

@@ -91,12 +91,15 @@ def _responses(items: Sequence[Message], waiting: bool) -> None:
     """Id -> type of the call."""
     approvals: set[str] = set()
     programs: set[str] = set()
+    items_of = dict[str, str]()
+    """Id of the item of a local shell's call -> of the call: clients answer either."""
     users = 0
     reasoning = False
     for at, item in enumerate(items):
         kind, role = item.get("type", "message"), item.get("role")
         _require(kind != "item_reference", f"messages[{at}] refers to what a server keeps")
-        if kind in _CALL_OF and (id := _answered_id(item)) is not None:
+        if kind in _CALL_OF and isinstance(id := _answered_id(item), str):
+            id = items_of.get(id, id)
             call = open_calls.get(id)
             _require(call is not None, f"messages[{at}] answers {id!r}, which nothing called")
             # each kind of call has its own kind of output
@@ -118,6 +121,8 @@ def _responses(items: Sequence[Message], waiting: bool) -> None:
         if kind in _ID_OF and isinstance(id := item.get(_ID_OF[kind]), str):
             _require(id not in open_calls, f"messages[{at}] has the id of another open call")
             open_calls[id] = kind
+            if kind == "local_shell_call" and isinstance(item.get("id"), str):
+                items_of[item["id"]] = id
             caller = item.get("caller") or {}
             called_by = caller.get("caller_id") if caller.get("type") == "program" else None
             _require(called_by is None or called_by in programs, f"messages[{at}] lacks the program that called it")
@@ -137,7 +142,9 @@ def _responses(items: Sequence[Message], waiting: bool) -> None:
 
 def _answered_id(item: Message) -> Any:
     kind = item["type"]
-    key = {"local_shell_call_output": "id", "mcp_approval_response": "approval_request_id"}.get(kind, "call_id")
+    if kind == "local_shell_call_output":
+        return item.get("id", item.get("call_id"))
+    key = {"mcp_approval_response": "approval_request_id"}.get(kind, "call_id")
     return item.get(key)
 
 

@@ -48,6 +48,8 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
             if calls or any(message.get(key) for key in _SAYS):
                 drafts.begin().say(message, calls, at)
         elif role == "tool":
+            if message.get("content") is None:  # a tool that returned nothing; providers refuse null here
+                message = {**message, "content": ""}
             drafts.answer(message.get("tool_call_id"), message, at)
         elif role == "user":
             drafts.add_user(User(message=message), _never)

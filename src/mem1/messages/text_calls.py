@@ -3,8 +3,9 @@
     calls_in('<tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>', {"search"})
     ->  Found(text="", calls=(TextCall("search", '{"query": "Oslo"}'),))
 
-A mark of a style counts at the beginning of a line and outside fenced blocks. What has no mark, such as JSON alone, is
-a call only if it is the whole text and names a tool that there is. A mark behind which no call can be read is `broken`.
+A mark of a style counts at the beginning of a line and outside fenced blocks; inside a line, only before calls of tools
+that there are, with which the text ends. What has no mark, such as JSON alone, is a call only if it is the whole text,
+or a fenced block at its end, and names a tool that there is. A mark behind which no call can be read is `broken`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TextCall(NamedTuple):
 
     name: str
     arguments: str
-    """JSON."""
+    """JSON: an object, or the text of the only parameter."""
     typed: bool = True
     """Whether its values have the types that the model gave them; else all of them are texts."""
 
@@ -58,9 +59,24 @@ def calls_in(text: str, tools: Collection[str]) -> Found:
     tools       names of the tools that there are
     """
     starts = [at for style in _STYLES if (at := _mark(text, style.opening)) >= 0]
-    if not starts:
-        return _whole(text, tools)
-    first = min(starts)
+    if starts:
+        found = _marked(text, min(starts))
+        return Found(text=text, broken=True) if found is None else found
+    if (whole := _whole(text, tools)) is not None:
+        return whole
+    inside = [at for style in _STYLES if (at := _mark(text, style.opening, inside=True)) >= 0]
+    found = _marked(text, min(inside)) if inside else None
+    if (
+        found is None
+        or found.text != text[: min(inside)].strip()
+        or not all(call.name in tools for call in found.calls)
+    ):
+        return Found(text=text)
+    return found
+
+
+def _marked(text: str, first: int) -> Found | None:
+    """What a text has whose calls begin with the mark at `first`; None: they cannot be read."""
     calls, end = list[TextCall](), first
     try:
         while (style := _style_at(text, end)) is not None:
@@ -76,23 +92,24 @@ def calls_in(text: str, tools: Collection[str]) -> Found:
             end = stop + len(closing)
             while end < len(text) and text[end] in " \t\r\n;":
                 end += 1
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return Found(text=text, broken=True)
+    except _UNREADABLE:
+        return None
     rest = text[end:]
     for mark in _ENDS:
         rest = rest.replace(mark, "")
     return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls))
 
 
-def _mark(text: str, opening: str) -> int:
-    """Where a mark first stands at the beginning of a line, outside fenced blocks; -1: nowhere."""
+def _mark(text: str, opening: str, *, inside: bool = False) -> int:
+    """Where a mark first stands outside fenced blocks at the beginning of a line, or `inside` of one; -1: nowhere."""
     at, counted, fences = text.find(opening), 0, 0
     while at >= 0:
         fences += text.count(_FENCE, counted, at)
         counted, before = at, at
         while before > 0 and text[before - 1] in " \t":
             before -= 1
-        if (before == 0 or text[before - 1] in "\n>]") and fences % 2 == 0:
+        begins = before == 0 or text[before - 1] in "\n>]"
+        if fences % 2 == 0 and (begins or (inside and text[before - 1] != "`")):
             return at
         at = text.find(opening, at + len(opening))
     return -1
@@ -104,57 +121,90 @@ def _style_at(text: str, at: int) -> _Style | None:
 
 def _plain(name: str) -> str:
     """The name of a tool without what models write before and after it: "functions.search:0"."""
-    name = name.strip().removeprefix("functions.")
+    name = name.strip().removeprefix("functions.").removeprefix("default_api.")
     return name.rpartition(":")[0] if re.fullmatch(r"[\w.-]+:\d+", name) else name
 
 
-def _whole(text: str, tools: Collection[str]) -> Found:
-    """A text that is nothing but a call without a mark."""
-    bare = text.strip()
-    if bare.startswith(_FENCE) and bare.endswith(_FENCE) and "\n" in bare:
-        bare = bare[bare.index("\n") : -len(_FENCE)].strip()
+def _whole(text: str, tools: Collection[str]) -> Found | None:
+    """A text that is nothing but a call without a mark, or ends with a fenced one; None: it is no call."""
+    bare, before = text.strip(), ""
+    if bare.endswith(_FENCE) and bare.count(_FENCE) == 2:
+        before, _, fenced = bare.removesuffix(_FENCE).partition(_FENCE)
+        if "\n" in fenced and not before.rstrip().endswith("Action:"):
+            bare = fenced[fenced.index("\n") :].strip()
+        else:
+            before = ""
     for read in (_of_json, _of_python, _of_react):
         try:
-            calls = tuple([call._replace(name=_plain(call.name)) for call in read(bare)])
-        except (ValueError, LookupError, TypeError, RecursionError, SyntaxError, MemoryError):
+            calls = tuple([call._replace(name=_plain(call.name)) for call in read(bare.removeprefix("functools"))])
+        except _UNREADABLE:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
-            return Found(text="", calls=calls)
-    return Found(text=text)
+            return Found(text=before.strip(), calls=calls)
+    return None
 
 
 def _of_json(body: str) -> Iterator[TextCall]:
-    """JSON values with a name and arguments, alone, in a list, or one after the other."""
-    decoder, at = json.JSONDecoder(), 0
+    """JSON values with a name and arguments, alone, in a list, or one after the other; brackets too many at the end."""
+    at = 0
     body = body.strip()
     if not body:
         raise ValueError("no JSON")
     while at < len(body):
-        value, at = decoder.raw_decode(body, at)
+        value, at = _value_at(body, at)
         for each in value if isinstance(value, list) else [value]:
             yield from _of_value(each)
         while at < len(body) and body[at] in " \t\r\n;,":
             at += 1
+        if not body[at:].strip("}] \t\r\n"):
+            return
+
+
+def _value_at(body: str, at: int) -> tuple[Any, int]:
+    """The value that begins there, in JSON or as Python writes it, and its end. Raises ValueError for none."""
+    try:
+        return _JSON.raw_decode(body, at)
+    except ValueError:
+        if at or len(body) > _LONGEST or body[:1] not in ("{", "["):
+            raise
+        try:
+            return ast.literal_eval(body), len(body)
+        except (SyntaxError, MemoryError) as error:
+            raise ValueError("neither JSON nor Python") from error
+
+
+def arguments_in(text: str) -> dict[str, Any] | None:
+    """The arguments of a call, also with line breaks in texts, as Python writes them, or as JSON in JSON; None: no
+    object."""
+    try:
+        value, end = _value_at(text.strip() or "{}", 0)
+        if isinstance(value, str):
+            return arguments_in(value) if text.strip().startswith('"') and value.lstrip()[:1] == "{" else None
+    except _UNREADABLE:
+        return None
+    return value if isinstance(value, dict) and not text.strip()[end:].strip() else None
 
 
 def _of_value(value: Any) -> Iterator[TextCall]:
     if not isinstance(value, Mapping):
         raise ValueError("no object")
-    if isinstance(value.get("tool_calls"), list):
-        for each in value["tool_calls"]:
-            yield from _of_value(each)
-        return
+    for key in ("tool_calls", "tool_uses"):
+        if isinstance(value.get(key), list):
+            for each in value[key]:
+                yield from _of_value(each)
+            return
     called = value.get("function")
     called = called if isinstance(called, Mapping) else value
-    name = called.get("name", called.get("tool", called.get("function")))
+    name = next((called[key] for key in _NAMES if key in called), None)
     arguments = next((called[key] for key in _ARGUMENTS if key in called), None)
     if not isinstance(name, str) or not isinstance(arguments, str | dict | None):
         raise ValueError("no call")
-    if arguments is None and called.keys() - {"name", "tool", "function", "type", "id"}:
+    if arguments is None and called.keys() - {*_NAMES, "type", "id"}:
         raise ValueError("no arguments, but other values")
     yield TextCall(name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False))
 
 
+_NAMES = ("name", "tool", "function", "tool_name", "recipient_name", "action")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "action_input", "kwargs")
 _FUNCTION = re.compile(r"<function=([^<>\s]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>")
@@ -171,11 +221,16 @@ def _of_xml(body: str) -> Iterator[TextCall]:
             yield _with_parameters(name, inside, parameter)
 
 
+def _of_dsml(body: str) -> Iterator[TextCall]:
+    """The same with marks of DeepSeek's own."""
+    return _of_xml(body.replace("\uff5cDSML\uff5c", ""))
+
+
 def _with_parameters(name: str, inside: str, parameter: re.Pattern[str]) -> TextCall:
     pieces = parameter.split(inside)
     if len(pieces) == 1:
         bare = inside.partition("</")[0].strip()
-        return TextCall(name, json.dumps(json.loads(bare)) if bare else "{}")
+        return TextCall(name, json.dumps(json.loads(bare, strict=False)) if bare else "{}")
     values = {}
     for key, value in zip(pieces[1::2], pieces[2::2], strict=True):
         ended = value.rfind("</parameter")
@@ -209,7 +264,7 @@ def _of_mistral(body: str) -> Iterator[TextCall]:
             name, mark, arguments = piece.partition("{")
             arguments = mark + arguments
         if mark and not piece.strip().startswith(("[", "{")):
-            value, _ = json.JSONDecoder().raw_decode(arguments.strip())
+            value, _ = _JSON.raw_decode(arguments.strip())
             yield TextCall(name.partition("[CALL_ID]")[0], json.dumps(value, ensure_ascii=False))
         else:
             yield from _of_json(piece)
@@ -224,7 +279,7 @@ def _split_by(begin: str, separator: str) -> Callable[[str], Iterator[TextCall]]
             name, _, arguments = piece.partition(separator)
             if name.strip() == "function":  # DeepSeek before V3.1
                 name, _, arguments = arguments.partition("\n")
-            value, _ = json.JSONDecoder().raw_decode(arguments[arguments.index("{") :])
+            value, _ = _JSON.raw_decode(arguments[arguments.index("{") :])
             yield TextCall(name, json.dumps(value, ensure_ascii=False))
 
     return read
@@ -233,7 +288,7 @@ def _split_by(begin: str, separator: str) -> Callable[[str], Iterator[TextCall]]
 def _of_channel(body: str) -> Iterator[TextCall]:
     """gpt-oss: to=functions.NAME <|constrain|>json<|message|>{...}"""
     head, _, arguments = body.partition("<|message|>")
-    value, _ = json.JSONDecoder().raw_decode(arguments.strip())
+    value, _ = _JSON.raw_decode(arguments.strip())
     yield TextCall(head.split()[0].partition("<")[0], json.dumps(value, ensure_ascii=False))
 
 
@@ -243,20 +298,42 @@ def _of_python(body: str) -> Iterator[TextCall]:
         raise ValueError("no call")
     tree = ast.parse(body, mode="eval").body
     for call in tree.elts if isinstance(tree, ast.List) else [tree]:
-        if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "print" and len(call.args) == 1:
+            call = call.args[0]
+        if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name | ast.Attribute):
             raise ValueError("no call")
         values = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        yield TextCall(call.func.id, json.dumps(values, ensure_ascii=False))
+        yield TextCall(ast.unparse(call.func), json.dumps(values, ensure_ascii=False))
 
 
 def _of_react(body: str) -> Iterator[TextCall]:
-    """Action: search, then Action Input: {...}"""
-    head, mark, given = body.rpartition("Action Input:")
-    name = head.rpartition("Action:")[2].strip()
-    if mark and name:
-        yield TextCall(name, json.dumps(json.loads(given.strip()), ensure_ascii=False))
+    """Action: search, then Action Input: {...} or plain text; or Action: and JSON. What the model makes up behind
+    it, as the result, is not read."""
+    begin = next((mark for mark in ("Action:", "Calling tools:") if body.startswith(mark) or f"\n{mark}" in body), None)
+    if begin is None:
+        return
+    action = body[body.index(begin) + len(begin) :]
+    action, _, _ = action.partition("\nObservation:")
+    name, mark, given = action.partition("Action Input:")
+    bare = given.strip() if mark else name.strip()
+    if bare.startswith(_FENCE) and bare.endswith(_FENCE) and "\n" in bare:
+        bare = bare[bare.index("\n") : -len(_FENCE)].strip()
+    if not mark:
+        yield from _of_json(bare)
+        return
+    try:
+        value = json.loads(bare, strict=False)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        yield TextCall(name.strip(), json.dumps(value, ensure_ascii=False))
+    else:  # of the only parameter
+        yield TextCall(name.strip(), json.dumps(bare, ensure_ascii=False), typed=False)
 
 
+_JSON = json.JSONDecoder(strict=False)
+"""Models write line breaks into texts as they are."""
+_UNREADABLE = (ValueError, LookupError, TypeError, RecursionError, SyntaxError, MemoryError)
 _DEEPSEEK = "<\uff5ctool▁{}\uff5c>"
 _STYLES: Sequence[_Style] = (
     _Style("<tool_call>", ("</tool_call>",), _of_tags),
@@ -278,9 +355,14 @@ _STYLES: Sequence[_Style] = (
         ("<|tool_calls_section_end|>",),
         _split_by("<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
     ),
+    _Style("<\uff5cDSML\uff5cfunction_calls>", ("</\uff5cDSML\uff5cfunction_calls>",), _of_dsml),
+    _Style("<|action_start|><|plugin|>", ("<|action_end|>",), _of_json),
+    _Style("<|START_ACTION|>", ("<|END_ACTION|>",), _of_json),
+    _Style("<TOOLCALL>", ("</TOOLCALL>",), _of_json),
     _Style("<|tool_call|>", ("<|/tool_call|>",), _of_json),
     _Style("<|channel|>commentary to=", ("<|call|>",), _of_channel),
 )
 """Hermes, Qwen and GLM; Qwen3-Coder and Llama 3.1 without a frame; MiniMax and prompts in Anthropic's manner; Llama 3;
-Mistral; DeepSeek; Kimi; Granite and Phi; gpt-oss. An open list, the longer of two marks first."""
+Mistral; DeepSeek; Kimi; DeepSeek V3.2; InternLM; Cohere; Nemotron; Granite and Phi; gpt-oss. An open list, the longer
+of two marks first."""
 _ENDS = ("</tool_call>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<\uff5cend▁of▁sentence\uff5c>")

@@ -19,14 +19,22 @@ MARKS = (
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
     ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<longcat_think>", "</longcat_think>"),
     ("[THINK]", "[/THINK]"),
     ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<unused94>thought", "<unused95>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 )
 """Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Seed's,
-Mistral's, Kimi's and gpt-oss's own. An open list."""
-_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>")
-"""What gpt-oss writes between its thought and its answer."""
+MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sky's, Gemma's later ones and gpt-oss's own. An open list."""
+_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|begin_of_solution|>")
+"""What gpt-oss, Cohere and Sky write between a thought and the answer."""
+_OVER = ("<|END_RESPONSE|>", "<|end_of_solution|>")
+"""And behind it."""
 _FENCE = "```"
 _SIGNED = frozenset(("thinking", "redacted_thinking"))
 
@@ -40,6 +48,8 @@ def without_thoughts(text: str) -> str:
     if said is not text:
         for mark in _FINAL:
             said = said.removeprefix(mark)
+        for mark in _OVER:
+            said = said.removesuffix(mark)
     return said
 
 

@@ -7,12 +7,13 @@
 
 Robertson & Zaragoza (2009) in Lucene's variant, as computed by bm25s (arXiv 2407.03618): the weights are computed when
 the index is built, and a search adds up the stored weights of the query's words (`mem1.words`). English stop words are
-left out, words are stemmed (Snowball).
+left out, but for those in capitals, such as the department IT and the vitamin A; words are stemmed (Snowball).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from mem1.words import VERSION, words_in, words_of
 STOP_WORDS = frozenset(bm25s.stopwords.STOPWORDS_EN)
 """Lucene's English stop words."""
 _LANGUAGE = "english"
+_CAPITALS = frozenset(word.upper() for word in STOP_WORDS if len(word) > 1)
+"""Stop words as names: IT, OR."""
+_LETTER = re.compile(r"A(?<=\w A)(?![\w'\u2019-])")
+"""A letter behind a word, which no article at the beginning of a sentence is."""
 
 
 def stemmer() -> Callable[[str], str]:
@@ -67,6 +72,8 @@ class Numbers(dict[str, bytes]):
         bare = piece.rstrip('.,;:)"').lstrip('("').removesuffix("'s")
         if bare != piece:
             numbers = self[bare]
+        elif piece in _CAPITALS:
+            numbers = array("i", [self.terms.setdefault(piece, len(self.terms))]).tobytes()
         else:
             numbers = array("i", [n for n in map(self._stems.__getitem__, words_in(piece)) if n >= 0]).tobytes()
         if len(piece) <= _LONGEST_KEPT:
@@ -77,7 +84,10 @@ class Numbers(dict[str, bytes]):
 
     def of_text(self, text: str) -> list[int]:
         """The numbers of a text's words in order, without stop words."""
-        return array("i", b"".join(map(self.__getitem__, text.split()))).tolist()
+        numbers = array("i", b"".join(map(self.__getitem__, text.split()))).tolist()
+        if " A" in text and (letters := _LETTER.findall(text)):
+            numbers += [self.terms.setdefault("A", len(self.terms))] * len(letters)
+        return numbers
 
 
 _LONGEST_KEPT, _MOST_KEPT = 40, 1 << 20
@@ -174,8 +184,14 @@ class BM25:
     def _query_terms(self, queries: Sequence[str]) -> list[list[int]]:
         """Per query the numbers of its known terms, repeated as in the query."""
         stem_of, number = stemmer() if self.stem else str, self.index.vocab_dict.get
-        words = ([word for word in words_of(query, asked=True) if word not in STOP_WORDS] for query in queries)
-        return [[t for t in map(number, map(stem_of, query_words)) if t is not None] for query_words in words]
+        found = list[list[int]]()
+        for query in queries:
+            words = [stem_of(word) for word in words_of(query, asked=True) if word not in STOP_WORDS]
+            if not query.isupper():
+                words += [bare for piece in query.split() if (bare := piece.strip(".,;:?!()\"'")) in _CAPITALS]
+                words += _LETTER.findall(query)
+            found.append([t for t in map(number, words) if t is not None])
+        return found
 
     def _best(self, terms: list[int], k: int) -> Result:
         if not terms:

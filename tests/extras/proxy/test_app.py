@@ -186,6 +186,20 @@ def test_a_state_that_is_cut_beyond_its_bound_is_a_state_since_its_end_would_go_
             assert (json.loads(at.last) == body(path, 3)) is not folds
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_state_is_asked_for_behind_a_pause_where_a_template_refuses_the_user_behind_a_result(status: int):
+    refused = Said([b'{"error": {"message": "Jinja Exception: Conversation roles must alternate"}}'], status)
+
+    def behave(path: str, given: Any) -> Said | None:
+        if not is_request_for_state(given):
+            return None
+        return refused if given["messages"][-2]["role"] == "tool" else message(CHAT, "the state")
+
+    with running(behave) as at:
+        assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "folded"
+        assert "the state" in json.loads(at.last)["messages"][0]["content"]
+
+
 def test_a_state_that_does_not_come_in_time_leaves_the_request_as_it_is(caplog: pytest.LogCaptureFixture):
     gate = threading.Event()
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import httpx
 
+from mem1.agent.roles import rule_in
 from mem1.errors import UserError
 from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
 from mem1.extras.proxy.states import StateFile
@@ -177,7 +178,8 @@ class Folding:
             raise NoState(f"no answer to a request for a state: {why}", for_good=True) from error
         if status != 200:
             said = without_keys(answer, call.headers)
-            refused = status in (400, 422)  # the memory asks once more, in another order of roles
+            # the memory asks once more, in another order of roles; llama.cpp refuses one by 500
+            refused = status in (400, 422) or rule_in(said) is not None
             raise NoState(f"status {status} for a request for a state: {said}", for_good=not refused)
         read = call.api.read(answer)
         usage = call.api.usage_of(read)
