@@ -12,6 +12,7 @@ signs its thoughts and wants them back as they were.
 import asyncio
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +20,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_replies import Said, chat
 from agent_servers import AgentServer, agent_server, facts
 from agent_servers import look as looked
+from chat_servers import chat_server
+from server_replies import Reply
 
 from mem1.messages import Bounds
+from mem1.messages.transcript import ASK
 
 TURNS = 8
 TASK = "Find the facts of oslo."
@@ -298,3 +303,57 @@ def test_inspect(model: str, environment: Callable[[str], None], tmp_path: Path)
     answers = [message for message in sample.messages if isinstance(message, ChatMessageTool)]
     assert [message.function for message in answers].count("look") == 2 * TURNS
     assert server.asked == 2
+
+
+@pytest.mark.parametrize("kind", ["ToolCallingAgent", "CodeAgent"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_smolagents(kind: str, stream: bool):
+    smolagents = pytest.importorskip("smolagents", reason="needs mem1-agents[smolagents]")
+    from mem1.extras.agents.smolagents import MemoryModel
+
+    asked, sent = list[str](), list[dict[str, Any]]()
+
+    def behave(body: dict[str, Any], number: int) -> Reply:
+        """A model that calls tools in its own texts or in calls, and knows what it was sent."""
+        sent.append(body)
+        shown = json.dumps(body["messages"])
+        known = sorted({*re.findall(r"fact-oslo-\d+", shown)})
+        if ASK in json.dumps(body["messages"][-1]):
+            asked.append(body.get("tool_choice", "none"))
+            return chat(Said(f"Known: {', '.join(known)}."), 100, stream=bool(body.get("stream")))
+        turn = len(sent) - len(asked) - 1
+        final = {"answer": ", ".join(known)}
+        if kind == "CodeAgent":
+            code = f"print(look('oslo-{turn}'))" if turn < TURNS else f"final_answer({final['answer']!r})"
+            said = Said(f"Thought: go on.\n<code>\n{code}\n</code>")
+        elif turn < TURNS:
+            looks = [(f"call_{turn}_{n}", "look", {"place": f"oslo-{2 * turn + n}"}) for n in (0, 1)]
+            said = Said(calls=looks)
+        else:
+            said = Said(calls=[("call_final", "final_answer", final)])
+        return chat(said, 100, stream=bool(body.get("stream")))
+
+    @smolagents.tool
+    def look(place: str) -> str:
+        """Looks a place up.
+
+        Args:
+            place: Its name.
+        """
+        return looked(place)
+
+    with chat_server(behave) as server:
+        model = smolagents.OpenAIModel(model_id="gpt-4o", api_base=server.url, api_key="none")
+        agent = getattr(smolagents, kind)(
+            tools=[look], model=MemoryModel(model, "fold(3)"), stream_outputs=stream, verbosity_level=0
+        )
+        answer = agent.run(TASK)
+    found = TURNS if kind == "CodeAgent" else 2 * TURNS
+    assert answer == ", ".join(sorted(f"fact-oslo-{number}" for number in range(found)))
+    assert server.refused == []
+    assert asked == (["none"] if kind == "CodeAgent" else ["auto"]) * 2
+    texts = [json.dumps(body["messages"]) for body in sent]
+    assert "Known: fact-oslo-0, " in texts[-1] and "end-of-oslo-0" not in texts[-1] and "Observation:" in texts[-1]
+    assert max(map(len, texts)) - len(texts[0]) < 4.5 * (len(texts[1]) - len(texts[0]))
+    record = "".join(str(step.observations) for step in agent.memory.steps if isinstance(step, smolagents.ActionStep))
+    assert {int(number) for number in re.findall(r"end-of-oslo-(\d+)", record)} == {*range(found)}  # it is whole
