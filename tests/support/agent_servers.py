@@ -35,6 +35,8 @@ FACT = re.compile(r"fact-[a-z]+-\d+")
 HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
 FINAL = {"submit", "final_result", "Answer"}
 """Tools of frameworks that take the final answer."""
+REMINDER = "<system-reminder>"
+"""What Claude Code adds behind results."""
 UNFORCED = (None, "auto", "none")
 
 
@@ -125,7 +127,7 @@ class AgentServer:
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known
-        last = _answered(messages[-1])
+        last = _answered(next(each for each in reversed(messages) if not str(each.get("content")).startswith(REMINDER)))
         turn = int(last.split("_")[2]) + 1 if last else 0
         thought = f"{name}-{turn}"
         if turn >= self.turns:

@@ -25,8 +25,11 @@ from agent_servers import AgentServer, agent_server, facts
 from agent_servers import look as looked
 from chat_servers import chat_server
 from server_replies import Reply
+from servers import app_in_a_thread
 
-from mem1.messages import Bounds
+from mem1.extras.proxy.app import Limits, Proxy
+from mem1.extras.proxy.upstream import Upstream
+from mem1.messages import Bounds, Memory
 from mem1.messages.transcript import ASK
 
 TURNS = 8
@@ -58,8 +61,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @contextmanager
-def provider(environment: Callable[[str], None], plan: Plan | None = None) -> Iterator[AgentServer]:
-    with agent_server(TURNS, thinks=True, plan=plan) as server:
+def provider(environment: Callable[[str], None], plan: Plan | None = None, **script: Any) -> Iterator[AgentServer]:
+    with agent_server(TURNS, thinks=True, plan=plan, **script) as server:
         environment(server.url)
         yield server
     assert server.refused == []
@@ -357,3 +360,39 @@ def test_smolagents(kind: str, stream: bool):
     assert max(map(len, texts)) - len(texts[0]) < 4.5 * (len(texts[1]) - len(texts[0]))
     record = "".join(str(step.observations) for step in agent.memory.steps if isinstance(step, smolagents.ActionStep))
     assert {int(number) for number in re.findall(r"end-of-oslo-(\d+)", record)} == {*range(found)}  # it is whole
+
+
+def test_the_claude_agent_sdk_through_the_proxy(tmp_path: Path):
+    pytest.importorskip("claude_agent_sdk")
+    from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
+
+    @tool("look", "Looks a place up", {"place": str})
+    async def look(args: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": looked(args["place"])}]}
+
+    async def ask(url: str) -> list[Any]:
+        options = ClaudeAgentOptions(
+            mcp_servers={"places": create_sdk_mcp_server("places", tools=[look])},
+            allowed_tools=["mcp__places__look"],
+            cwd=tmp_path,
+            env={
+                "HOME": str(tmp_path),
+                "ANTHROPIC_BASE_URL": url,
+                "ANTHROPIC_API_KEY": "none",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            },
+        )
+        return [message async for message in query(prompt=TASK, options=options)]
+
+    def memory_of(form: str, on_event: Any) -> Memory:
+        return Memory("fold(3)", form=form, on_event=on_event, bounds=Bounds(handles=False))
+
+    with provider(lambda url: None, tool="mcp__places__look") as server:
+        proxy = Proxy(Upstream(server.url, state_s=60), memory_of, events=None, limits=Limits())
+        with app_in_a_thread(proxy, accepts=None) as url:
+            (end,) = [message for message in asyncio.run(ask(url)) if isinstance(message, ResultMessage)]
+    assert end.result == facts("oslo", TURNS) and not end.is_error
+    assert server.asked == 2 and len(server.requests) == TURNS + 1 + 2
+    (session,) = (tmp_path / ".claude" / "projects").rglob("*.jsonl")
+    kept = session.read_text("utf-8")
+    assert all(f'end-of-oslo-{number}"' in kept for number in range(2 * TURNS))  # its record is whole
