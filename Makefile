@@ -90,7 +90,7 @@ test-frameworks: $(FRAMEWORKS)/installed
 # without torch, which no adapter needs: mem1 is taken from src
 test-agents: $(AGENTS)/oldest/installed $(AGENTS)/newest/installed
 	for set in oldest newest; do \
-		$(AGENTS)/$$set/bin/python -m pip list | grep -E '^(langchain|langchain-openai|pydantic-ai-slim|openai-agents|inspect.ai) '; \
+		$(AGENTS)/$$set/bin/python -m pip list | grep -E '^(langchain(-openai|-anthropic)?|deepagents|pydantic-ai-slim|openai-agents|inspect.ai|smolagents|claude-agent-sdk) '; \
 		PYTHONPATH=$(CURDIR)/src $(AGENTS)/$$set/bin/python -m pytest -q tests/extras/agents tests/extras/test_bench_inspect.py $(ARGS) || exit 1; \
 	done
 

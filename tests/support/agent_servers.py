@@ -5,31 +5,39 @@
 
 What it says follows from the messages alone, so many agents can use it at once, and an agent whose memory loses a fact
 gives another answer. A request that a provider would refuse gets a 400. A `tool_choice` that demands a call gets one.
-It speaks chat completions and Responses, streamed or not.
+It speaks chat completions, Responses and Anthropic's Messages, streamed or not.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chat_servers import Reply, chat_server
+import agent_replies
+import strict_anthropic
+import strict_responses
+from agent_replies import Call, Said
+from chat_servers import chat_server
+from server_replies import Reply
 
 from mem1.errors import UserError
 from mem1.messages import check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.transcript import ASK
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
 FILLER = "Nothing else is known about this place. " * 30
 FACT = re.compile(r"fact-[a-z]+-\d+")
 HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
 FINAL = {"submit", "final_result", "Answer"}
 """Tools of frameworks that take the final answer."""
+REMINDER = "<system-reminder>"
+"""What Claude Code adds behind results."""
+UNFORCED = (None, "auto", "none")
 
 
 def look(place: str) -> str:
@@ -51,6 +59,10 @@ class AgentServer:
     """Final answer; None: the facts."""
     writes: bool = True
     """Whether the model writes a state when asked, and does not call a tool instead."""
+    thinks: bool = False
+    """Whether replies have signed thoughts, which the server then remembers."""
+    plan: Callable[[str, int], list[tuple[str, Mapping[str, Any]]]] | None = None
+    """(name of the task, turn) -> (tool, arguments) of its calls; None: two looks."""
     url: str = ""
     refused: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -61,158 +73,99 @@ class AgentServer:
     """Requests for a state."""
     streamed: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    said: list[dict[str, Any]] = field(default_factory=list)
+    """Its replies, as messages of Anthropic's, each with something of a user behind it."""
+    reasoned: dict[str, str] = field(default_factory=dict)
+    """Id of an item of Responses -> of the reasoning that led to it."""
 
     def __call__(self, body: dict[str, Any], number: int) -> Reply:
-        form = "responses" if "input" in body else "chat"
+        form = _form(body)
         messages = body["input"] if form == "responses" else body["messages"]
         messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        try:
-            check(messages, form)
-        except UserError as error:
-            self.refused.append(str(error))
-            return Reply(status=400, body=json.dumps({"error": {"message": str(error)}}).encode())
+        refused = self._refused(form, body, messages)
+        if refused is not None:
+            return refused
         self.requests.append(body)
         self.sizes.append(tokens_of(messages))
         self.lengths.append(len(messages))
         self.streamed += bool(body.get("stream"))
         tools = {tool.get("name") or tool["function"]["name"] for tool in body.get("tools") or ()}
-        forced = body.get("tool_choice") not in (None, "auto", "none")
-        text, calls = self.says(messages, tools, forced)
-        usage = self.sizes[-1] + 100
-        if form == "responses":
-            return _responses(text, calls, usage, bool(body.get("stream")))
-        return _chat(text, calls, usage, bool(body.get("stream")))
+        choice = body.get("tool_choice")
+        forced = (choice["type"] if isinstance(choice, dict) and form == "anthropic" else choice) not in UNFORCED
+        said = self.says(messages, tools, forced)
+        if form == "chat" or not self.thinks:
+            said = replace(said, thought="")
+        self.said += [{"role": "assistant", "content": agent_replies.blocks_of(said)}, {"role": "user", "content": "."}]
+        self.reasoned |= strict_responses.reasoned_of(agent_replies.output_of(said))
+        write = {"chat": agent_replies.chat, "responses": agent_replies.responses}.get(form, agent_replies.anthropic)
+        return write(said, self.sizes[-1] + 100, stream=bool(body.get("stream")))
 
-    def says(
-        self, messages: Sequence[Any], tools: set[str], forced: bool
-    ) -> tuple[str, list[tuple[str, str, dict[str, Any]]]]:
-        """(text, calls as (id, name, arguments)) of the next turn."""
+    def _refused(self, form: str, body: dict[str, Any], messages: Sequence[Any]) -> Reply | None:
+        """What depends on what the server said itself; `chat_servers` has refused all else."""
+        reply = None
+        if form == "anthropic":
+            reply = strict_anthropic.refusal(body, said=self.said)
+        elif form == "responses":
+            reply = strict_responses.refusal(body, reasoned=self.reasoned)
+        try:
+            check(messages, form)
+        except UserError as error:
+            reply = Reply(status=400, body=json.dumps({"error": {"message": str(error)}}).encode())
+        if reply is not None:
+            self.refused.append(str(reply.body))
+        return reply
+
+    def says(self, messages: Sequence[Any], tools: set[str], forced: bool) -> Said:
+        """The next turn."""
         shown = json.dumps(messages)
         known = ", ".join(sorted(set(FACT.findall(shown))))
         if ASK in json.dumps(messages[-1]):
             self.asked += 1
-            return (
-                (f"Known: {known}.", [])
-                if self.writes and not forced
-                else ("", [("call_0_0_0", self.tool, {self.argument: "x"})])
-            )
+            if self.writes and not forced:
+                return Said(f"Known: {known}.", thought=f"state-{self.asked}")
+            return Said(calls=[("call_0_0_0", self.tool, {self.argument: "x"})])
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known
-        last = messages[-1].get("tool_call_id") or messages[-1].get("call_id")
+        last = _answered(next(each for each in reversed(messages) if not str(each.get("content")).startswith(REMINDER)))
         turn = int(last.split("_")[2]) + 1 if last else 0
+        thought = f"{name}-{turn}"
         if turn >= self.turns:
             for final in tools & FINAL:
-                return "", [(f"call_{name}_{turn}_0", final, {"answer": known})]
-            return known, []
-        calls: list[tuple[str, str, dict[str, Any]]] = [
-            (f"call_{name}_{turn}_{part}", self.tool, {self.argument: f"{name}-{2 * turn + part}"}) for part in (0, 1)
-        ]
+                return Said(calls=[(f"call_{name}_{turn}_0", final, {"answer": known})], thought=thought)
+            return Said(known, thought=thought)
+        planned = (
+            self.plan(name, turn) if self.plan else [(self.tool, {self.argument: each}) for each in _two(name, turn)]
+        )
+        calls: list[Call] = [(f"call_{name}_{turn}_{part}", *call) for part, call in enumerate(planned)]
         if turn == self.turns // 2 and "recall" in tools and (handle := HANDLE.search(str(messages))):
-            calls.append((f"call_{name}_{turn}_2", "recall", {"handle": handle[1], "start": int(handle[2])}))
-        return "", calls
+            calls.append((f"call_{name}_{turn}_{len(calls)}", "recall", {"handle": handle[1], "start": int(handle[2])}))
+        return Said(calls=calls, thought=thought)
+
+
+def _two(name: str, turn: int) -> list[str]:
+    return [f"{name}-{2 * turn}", f"{name}-{2 * turn + 1}"]
+
+
+def _form(body: dict[str, Any]) -> str:
+    if "input" in body:
+        return "responses"
+    return "anthropic" if any("input_schema" in tool for tool in body.get("tools") or ()) else "chat"
+
+
+def _answered(message: Any) -> str | None:
+    """Id of the call that a message answers last."""
+    if isinstance(message.get("content"), list):
+        ids = [block.get("tool_use_id") for block in message["content"] if block.get("type") == "tool_result"]
+        if ids:
+            return ids[-1]
+    return message.get("tool_call_id") or message.get("call_id")
 
 
 @contextmanager
 def agent_server(turns: int = 20, **script: Any) -> Iterator[AgentServer]:
     """A running server, which refuses what a provider would refuse."""
     behave = AgentServer(turns, **script)
-    with chat_server(behave, CHAT, RESPONSES) as server:
+    with chat_server(behave, *PATHS) as server:
         behave.url, behave.refused = server.url, server.refused
         yield behave
-
-
-def _chat(text: str, calls: Sequence[tuple[str, str, dict[str, Any]]], usage: int, stream: bool) -> Reply:
-    made = [
-        {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
-        for id, name, given in calls
-    ]
-    message = {"role": "assistant", "content": text or None, **({"tool_calls": made} if made else {})}
-    reason = "tool_calls" if calls else "stop"
-    common = {"id": "chatcmpl-1", "created": 1, "model": "model"}
-    counted = {"prompt_tokens": usage, "completion_tokens": 10, "total_tokens": usage + 10}
-    if not stream:
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        return Reply(
-            body=json.dumps({**common, "object": "chat.completion", "choices": [choice], "usage": counted}).encode()
-        )
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": word} for word in re.findall(r"\S+\s*", text)]
-    for index, call in enumerate(made):
-        function = call["function"]
-        half = len(function["arguments"]) // 2
-        deltas.append(
-            {"tool_calls": [{**call, "index": index, "function": {"name": function["name"], "arguments": ""}}]}
-        )
-        for piece in (function["arguments"][:half], function["arguments"][half:]):
-            deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-    chunks: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
-    ]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-    chunks.append({"choices": [], "usage": counted})
-    lines = [f"data: {json.dumps({**common, 'object': 'chat.completion.chunk', **chunk})}\n\n" for chunk in chunks]
-    return _events([*lines, "data: [DONE]\n\n"])
-
-
-def _responses(text: str, calls: Sequence[tuple[str, str, dict[str, Any]]], usage: int, stream: bool) -> Reply:
-    output: list[dict[str, Any]] = [
-        {
-            "type": "function_call",
-            "id": f"fc_{id}",
-            "call_id": id,
-            "name": name,
-            "arguments": json.dumps(given),
-            "status": "completed",
-        }
-        for id, name, given in calls
-    ]
-    if text:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        output.append(
-            {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
-        )
-    counted = {
-        "input_tokens": usage,
-        "output_tokens": 10,
-        "total_tokens": usage + 10,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens_details": {"reasoning_tokens": 0},
-    }
-    response = {
-        "id": "resp_1",
-        "object": "response",
-        "created_at": 1,
-        "model": "model",
-        "status": "completed",
-        "output": output,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": counted,
-    }
-    if not stream:
-        return Reply(body=json.dumps(response).encode())
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": {**response, "output": [], "usage": None, "status": "in_progress"}}
-    ]
-    for at, item in enumerate(output):
-        events.append({"type": "response.output_item.added", "output_index": at, "item": item})
-        if text and item["type"] == "message":
-            where = {"output_index": at, "content_index": 0, "item_id": item["id"]}
-            events += [
-                {"type": "response.output_text.delta", **where, "delta": word, "logprobs": []}
-                for word in re.findall(r"\S+\s*", text)
-            ]
-        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    events.append({"type": "response.completed", "response": response})
-    return _events(
-        [
-            f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
-            for number, event in enumerate(events)
-        ]
-    )
-
-
-def _events(lines: Sequence[str]) -> Reply:
-    return Reply(body="".join(lines).encode(), headers={"Content-Type": "text/event-stream"})

@@ -42,6 +42,8 @@ def chat_server(behave: Behave, *paths: str, refuses: Refuses = refusal_of) -> I
     def answer(handler: BaseHTTPRequestHandler) -> None:
         nonlocal running
         body = json.loads(handler.body)  # type: ignore[attr-defined]
+        if handler.path.partition("?")[0].endswith("/count_tokens"):
+            return send(handler, json.dumps({"input_tokens": len(json.dumps(body)) // 4}).encode(), 200, {})
         with lock:
             running += 1
             seen.busiest = max(seen.busiest, running)

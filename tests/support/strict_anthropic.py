@@ -161,7 +161,10 @@ def _of_a_message(message: Message, at: int, late_system: bool) -> Iterator[str]
             "as an input message role."
         )
     for field in message:
-        if field not in ("role", "content"):
+        if field not in ("role", "content") and (role, field) not in (
+            ("system", "output_config"),
+            ("system", "clear_at"),
+        ):
             yield f"{where}.{field}: Extra inputs are not permitted"
     if "content" not in message:
         yield f"{where}.content: Field required"

@@ -41,12 +41,21 @@ class MemoryMiddleware(AgentMiddleware):
     """Folds what the model is sent, by a memory of `mem1.memory`; one object serves any number of conversations.
 
     Settings as of `mem1.messages.Memory`. Where the model may see handles, the agent gets the tool `recall`.
+
+    name      deepagents takes a middleware with the name of one of its own for a replacement: "SummarizationMiddleware"
+              comes in the place of its summaries, also in its general sub-agent
     """
 
-    def __init__(self, policy: str | MemoryPolicy = "fold(4)", **settings: Any) -> None:
+    def __init__(self, policy: str | MemoryPolicy = "fold(4)", *, name: str = "mem1", **settings: Any) -> None:
         super().__init__()
         self.memory = memory_of(policy, settings)
         self.tools = [_recall] if self.memory.shows_handles else []
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Not the name of the class, which one of deepagents' own has."""
+        return self._name
 
     def wrap_model_call(self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]) -> Any:
         """Send the model the folded messages."""
