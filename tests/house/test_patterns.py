@@ -65,6 +65,8 @@ LONGEST: Mapping[str, int] = {
     "bench.chat._TOO_LONG": 2_000,  # of a refusal, of which net.exchange keeps no more
     "retrieval.web.transport._META": 4_096,
     "retrieval.web.transport._KNOWN": 40,
+    "scoring._LEADING": 100_000,  # an answer, part of a completion
+    "scoring: '(?<=\\\\w)[.,;:](?= |$)|(?<=[^\\\\W\\\\d_])[!?](?= |$)'": 100_000,
     "tasks.cloze.making._CORE": LONGEST_WORD,
     "tasks.cloze.making._MARKS": 100 * LONGEST_WORD,  # the words of a cloze
     "tasks.cloze.making._NAME": LONGEST_WORD,

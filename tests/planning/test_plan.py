@@ -79,7 +79,7 @@ class TestModels:
         assert (tiny.model_type, tiny.tie_word_embeddings, tiny.vocab_size) == (kind, shape.tie_word_embeddings, 100)
         grouped = [s.num_key_value_heads < s.num_attention_heads for s in (tiny, shape)]
         assert grouped[0] == grouped[1] and size(made_model(tiny)) < 100_000
-        assert len(KNOWN) == 6
+        assert len(KNOWN) == 7
 
 
 class TestGpus:
