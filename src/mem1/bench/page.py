@@ -53,9 +53,9 @@ _LEAD = (
 _READING = {
     "N": "The number of objectives of a task: questions to answer, or things to buy. All of them are due in one "
     "answer at the end.",
-    "accuracy": "The share of a task's objectives that are right. By the scorer squad an answer is right if it equals one of "
-    "the accepted answers, after both are brought to lower case without articles and punctuation. An attempt that fails "
-    "has none right.",
+    "accuracy": "The share of a task's objectives that are right. By the scorer squad an answer is right if it equals "
+    "one of the accepted answers, after both are brought to lower case without articles and punctuation. An attempt "
+    "that fails has none right.",
     "score": "The mean height of accuracy over log N: each doubling of N counts the same. 1 means that everything was "
     "right at every N. A score can be compared only with scores over the same sizes.",
     "interval": "Of 100 intervals made like this one, about 95 hold the score that endless tasks of the same kind "
