@@ -308,7 +308,6 @@ def _named(name: Any) -> str:
 
 def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     """The call as a message holds it. Servers that parse its arguments refuse a conversation with broken ones."""
-    arguments = arguments_in(call.arguments)
     try:
         sound = isinstance(read_json(call.arguments), dict)
     except ValueError:
@@ -318,7 +317,7 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     named = {
         **{key: part for key, part in extras if part},
         "name": call.name,
-        "arguments": call.arguments if sound else json.dumps(arguments or {}, ensure_ascii=False),
+        "arguments": call.arguments if sound else json.dumps(arguments_in(call.arguments) or {}, ensure_ascii=False),
     }
     # its index belongs to the stream, and strict servers refuse it
     rest = {key: part for key, part in raw.items() if part and key != "index"}
