@@ -23,7 +23,7 @@ from mem1.envs.english import EnglishTasks
 from mem1.protocol import NOTE, PAPER, extended
 from mem1.tasks.atlas import Laziness
 
-MEMORY = "notebook(4)"
+MEMORY = "notebook(1)"
 TAGS = extended(PAPER, NOTE)
 TASKS = EnglishTasks(  # invented people, towns, firms and novels; nobody has memorised them
     worlds=16,
