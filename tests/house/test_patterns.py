@@ -19,6 +19,7 @@ from mem1.protocol import PAPER, _tag_pattern
 from mem1.sanitize import _tokens_pattern
 from mem1.tasks.cloze.making import LONGEST_WORD
 from mem1.tasks.english.expert import _NOTED, _PLACE
+from mem1.tasks.gold_expert import _PLACE as _GOLD_PLACE
 
 EXPERT = "an expert reads its own demonstrations: what it wrote itself, and results of a world that we make"
 NAMES = "names of files and folders, of at most 255 characters"
@@ -43,7 +44,6 @@ NOT_FOREIGN: Mapping[str, str] = {
     "tasks.cloze.expert": EXPERT,
     "tasks.english.frames._CHOICE": OWN,
     "tasks.english.solver": EXPERT,
-    "tasks.prompts: f'<{self.tags.state}> Q(\\\\d+) </{self.tags.state}>'": EXPERT,
     "run_folder": NAMES,
     "training.runs.checkpoint": NAMES,
     "training.sampling.weight_sync": NAMES,
@@ -82,6 +82,8 @@ MADE: Mapping[str, re.Pattern[str]] = {
     "sanitize: '|'.join((_PIPED, *map(re.escape, longest_first)))": _tokens_pattern(("<|im_end|>", "[INST]", "</s>")),
     "tasks.bridge_questions: f'(?<!\\\\w){re.escape(title)}(?!\\\\w)'": re.compile(r"(?<!\w)Oslo(?!\w)"),
     "tasks.english.families: f'\\\\b{letter}\\\\s?-?\\\\s?{number}\\\\b'": re.compile(r"\bA\s?-?\s?12\b"),
+    "tasks.gold_expert: _QUERY.format(tag)": re.compile("<query>([^<]*)</query>"),
+    "tasks.gold_expert: _PLACE.format(re.escape(self.tags.state))": re.compile(_GOLD_PLACE.format("IS")),
     "tasks.english.expert: _NOTED.format(tags.note)": re.compile(_NOTED.format("note")),
     "tasks.english.expert: _PLACE.format(tags.state)": re.compile(_PLACE.format("IS")),
 }

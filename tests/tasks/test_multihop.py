@@ -29,7 +29,8 @@ from mem1.records import Ended, Group, Question, Task, Trajectory
 from mem1.retrieval import BM25
 from mem1.rollout import Budget
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.prompts import GoldExpert, render
+from mem1.tasks.gold_expert import GoldExpert
+from mem1.tasks.prompts import render
 from mem1.training.rl import RlStage
 from mem1.training.supervised import SftStage, demonstrate
 from mem1.training.train import make_rollout
@@ -157,9 +158,11 @@ def test_two_searches_cost_what_they_do_by_hand_constant_and_appended(
         return len(policy.codec.encode(text))
 
     p = count(render("mem1", two, PAPER))
-    c1, c2 = (count(f"<IS> Q{i} </IS> <query> {q.text} </query>") for i, q in enumerate(two, start=1))
-    r1, r2 = (count(shown(config, q.text, turns_left=6 - i)) for i, q in enumerate(two, start=1))
-    c3 = count(f"<IS> done </IS> <answer> Q1 {two[0].answers[0]}; Q2 {two[1].answers[0]} </answer>")
+    (a, b), asked = (q.answers[0] for q in two), [f"Q{i} {q.text}" for i, q in enumerate(two, start=1)]
+    c1 = count(f"<IS> Q1; </IS> <query> {asked[0]} </query>")
+    c2 = count(f"<IS> Q1 then Q2; Q1 = {a}; </IS> <query> {asked[1]} </query>")
+    c3 = count(f"<IS> Q2 then done; Q1 = {a}; Q2 = {b}; </IS> <answer> Q1 {a}; Q2 {b} </answer>")
+    r1, r2 = (count(shown(config, query, turns_left=5 - i)) for i, query in enumerate(asked))
     kept = c1 + r1 if context == "full" else 0
     assert [(len(t.context_ids), len(t.completion_ids)) for t in trajectory.turns] == [
         (p, c1),
@@ -176,7 +179,8 @@ def test_demonstrations_on_real_text_are_learnt_from(config: Recipe, policy: Pol
     source = config.tasks.source("train", PAPER)
     run = make_rollout(config, policy, source)
     shown = demonstrate(config, run, source, PAPER)
-    assert [len(t.turns) for t in shown] == [2, 2, 3, 3]
+    assert all(t.reward is not None and len(t.turns) > t.task.objectives for t in shown if t.task)
+    assert sum(len(t.turns) for t in shown) > 2 + 2 + 3 + 3, "some look for a second passage"
     sft = SftStage(policy, config.sft.model_copy(update={"tokens": 20_000}), lambda: shown, seed=0)
     losses = [sft.step(index)["loss"] for index in range(2)]
     assert isinstance(losses[0], float) and isinstance(losses[1], float)

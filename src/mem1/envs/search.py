@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from mem1.envs.base import Action, Observation, Outcome, TaskSource
+from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.envs.hub_corpus import local_corpus
 from mem1.envs.tasks import (
     PROMPT_TOKENS,
@@ -54,6 +54,7 @@ from mem1.tasks.compose import (
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.datasets.reading import read_pool
+from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
 
 Style = Literal["titled", "released", "bare", "addressed"]
@@ -124,6 +125,11 @@ class SearchEnvironment:
                 f"task {task.id!r} searches {task.corpus!r}, which has no search engine; there are: {known}"
             )
 
+    def found(self, task: Task, query: str) -> list[Passage]:
+        """The passages that a search shows in this task, with the words that it shows. Raises RetrievalFailed."""
+        (found,) = self.retrievers[task.corpus].search([query], self.top_k)
+        return [replace(passage, text=self._words(passage)) for passage, _ in found]
+
     def _search(self, corpus: str, queries: Sequence[str]) -> list[Observation]:
         try:
             results = self.retrievers[corpus].search(queries, self.top_k)
@@ -136,8 +142,7 @@ class SearchEnvironment:
         return "\n".join(self._line(n, p) for n, p in enumerate(passages, start=1)) or NOTHING_FOUND
 
     def _line(self, number: int, passage: Passage) -> str:
-        # white space is folded: a line end inside a passage could look like the start of another one
-        text = " ".join(passage.text.split()[: self.passage_words])
+        text = self._words(passage)
         if self.style == "bare":
             return text
         title = " ".join(passage.title.split())
@@ -145,6 +150,10 @@ class SearchEnvironment:
             text = f"{passage.id} {text}"
         gap = "" if self.style == "released" else " "
         return f"Doc {number}{gap}(Title: {title}) {text}" if title else f"Doc {number} {text}"
+
+    def _words(self, passage: Passage) -> str:
+        # white space is folded: a line end inside a passage could look like the start of another one
+        return " ".join(passage.text.split()[: self.passage_words])
 
 
 _SHOWN = 8
@@ -266,6 +275,9 @@ class QuestionFiles(QuestionTasks):
     def given_passages(self) -> list[Passage]:
         read = (read_dataset(path, format=self.format, decompose=self.decompose) for path in self._all_files)
         return list({passage.id: passage for data in read for passage in data.passages}.values())
+
+    def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
+        return GoldExpert(tags, tasks, environment.found if isinstance(environment, SearchEnvironment) else None)
 
     def text_sizes(self, objectives: int) -> TextSizes:
         words: int = self.top_k * self.passage_words  # type: ignore[attr-defined]  # of both subclasses

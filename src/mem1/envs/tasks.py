@@ -28,7 +28,8 @@ from mem1.protocol import Tags
 from mem1.records import Metric, Passage, Task, Trajectory
 from mem1.registry import register
 from mem1.tasks.compose import Split
-from mem1.tasks.prompts import GoldExpert, PromptChoice, instructs
+from mem1.tasks.gold_expert import GoldExpert
+from mem1.tasks.prompts import PromptChoice, instructs
 
 Reward = Callable[[Task, Trajectory], float]
 """The reward of a finished attempt, which has its ending, answer, turns, metrics and the environment's own reward."""

@@ -9,7 +9,7 @@ A template's fields: {questions}, {objectives}, {example} (how answers are label
 {result}, {hint} and one field per action of the tags, such as {search} and {answer}; with notes also {note} and
 {example_note}. Tags are filled in without brackets.
 
-`GoldExpert` is a scripted policy that finds its task by the prompt. `TaskTemplate` has what tasks of one source share:
+`TaskTemplate` has what tasks of one source share:
 
     TaskTemplate(prompt="plain", tags=PAPER).task("n2-0", questions, rng)              Q1 Who ... Q2 Where is ...
     TaskTemplate(prompt="plain", tags=PAPER, labels=40).task("n2-0", questions, rng)   Q7 Who ... Q31 Where is ...
@@ -220,33 +220,6 @@ class ByPrompt(Generic[T]):
         folded = self._fold(context)
         length = next(length for length in self._lengths if folded[:length] in self._values)
         return self._values[folded[:length]], folded[length:]
-
-
-@dataclass(frozen=True, slots=True)
-class GoldExpert:
-    """Writes the next completion from the text of a context."""
-
-    tags: Tags
-    tasks: Iterable[Task]
-    _by_prompt: ByPrompt[Task] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        by_prompt = ByPrompt(((task.prompt, task) for task in self.tasks), lambda text: " ".join(text.split()))
-        object.__setattr__(self, "_by_prompt", by_prompt)
-
-    def __call__(self, context: str) -> str:
-        """The next query, or the answers after the last one. Raises StopIteration for an unknown task."""
-        task, _ = self._by_prompt.find(context)
-        searches = re.findall(rf"<{self.tags.state}> Q(\d+) </{self.tags.state}>", context)
-        done = task.numbers.index(int(searches[-1])) + 1 if searches else 0
-        answer, search = self.tags.action_tags["answer"], self.tags.action_tags["search"]
-        listed = "; ".join(f"Q{i} {q.answers[0]}" for i, q in zip(task.numbers, task.questions, strict=True))
-        if context.rstrip().endswith(f"<{answer}>"):
-            return f" {listed} </{answer}>"
-        if done == task.objectives:
-            return f"<{self.tags.state}> done </{self.tags.state}> <{answer}> {listed} </{answer}>"
-        query = task.questions[done].text
-        return f"<{self.tags.state}> Q{task.numbers[done]} </{self.tags.state}> <{search}> {query} </{search}>"
 
 
 class TurnLimit(Config):
