@@ -4,8 +4,7 @@
 
 The client's own transport adds every piece of a line to what it has of it, which takes minutes for 50 MB, and it leaves
 a server behind that ignores the end of its input when this process is killed. Here a line is read in one go, up to a
-limit, and the program ends with this process, with all that it has started: where this process is killed (kill -9), a
-watcher sees the end of its own input and kills the program. Not covered are programs that leave their process group.
+limit, and the program ends with this process, with all that it has started (`mem1.programs`).
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import asyncio
 import contextlib
 import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mem1.net.exchange import one_line
+from mem1.programs import kill, watch
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -36,7 +34,6 @@ _GRACE_S = 2.0
 _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
 _HEAD = 200
 """Bytes at either end of a line in which the number of its request is looked for."""
-_WATCH = "import os, signal, sys\nif not sys.stdin.buffer.read(1): os.killpg(int(sys.argv[1]), signal.SIGKILL)"
 
 
 class Complaint:
@@ -90,11 +87,7 @@ async def program(
     pipe, own = subprocess.PIPE, {**get_default_environment(), **env}
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=complaint.file, env=own, start_new_session=True)
     complaint.program = process
-    try:
-        watcher = _watcher(process.pid)
-    except BaseException:
-        _kill(process)
-        raise
+    watcher = watch(process)
     loop = asyncio.get_running_loop()
     to_client, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     requests, from_client = anyio.create_memory_object_stream[SessionMessage](0)
@@ -138,7 +131,7 @@ async def program(
             messages.close()
             await _end(process)
         finally:
-            _kill(process)
+            kill(process)
             watcher.communicate(b".")
 
 
@@ -157,24 +150,8 @@ def _read(line: bytes) -> Any:
         return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(number[1]), error=why))
 
 
-def _watcher(number: int) -> subprocess.Popen[bytes]:
-    """A process that kills the process group when this process has ended without a word."""
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _WATCH, str(number)],
-        stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True,
-    )  # fmt: skip
-
-
 async def _end(process: subprocess.Popen[bytes]) -> None:
     """Wait until a program has ended, which has been told."""
     ends = asyncio.get_running_loop().time() + _GRACE_S
     while process.poll() is None and asyncio.get_running_loop().time() < ends:
         await asyncio.sleep(0.01)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The program, and what it has left behind."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -16,7 +16,6 @@ import inspect
 import json
 import os
 import shutil
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import IO, Any, Protocol
 from mem1.envs.base import Outcome
 from mem1.errors import UserError
 from mem1.net.exchange import one_line
+from mem1.programs import kill
 from mem1.records import Ended, Metric, Task, task_to_json
 from mem1.registry import load
 from mem1.scoring import measurement, number
@@ -134,9 +134,8 @@ class Command:
         except subprocess.TimeoutExpired:
             return _late(self.limit_s)
         finally:
-            _kill(process)
+            kill(process)
             _RUNNING.discard(process)
-            process.wait()
         if process.returncode:
             said = complained.last_line() or "it says nothing on stderr"
             return _failed(f"the agent's program ended with status {process.returncode}: {said}")
@@ -146,17 +145,11 @@ class Command:
 _RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """And all that it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 @atexit.register
 def _leave_nothing() -> None:
     """A run that is interrupted does not wait for its agents."""
     for process in list(_RUNNING):
-        _kill(process)
+        kill(process)
 
 
 class _Tail:

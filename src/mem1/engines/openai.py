@@ -41,7 +41,8 @@ class OpenAIEngine:
         published           returns the version of the weights that the servers should have now: an answer by weights
                             older than at its request, or newer than at its arrival, has failed; None: any will do
         reports_version     the servers report the version with each answer, and an answer without it has failed. False:
-                            an answer is marked with the version at the time of its request, the oldest that it can be
+                            an answer is marked with the version at the time of its request, and one that may have
+                            waited for newer weights is asked for again
         """
         self.dialect = dialect
         self._published, self._reports_version = published, reports_version
@@ -136,10 +137,12 @@ class OpenAIEngine:
         """
         if published is None or self._published is None:
             return completion
+        newest = self._published()
         if reported is None and not self._reports_version:
+            if newest != published and not completion.interrupted:  # it may have waited for the new ones: ask again
+                return Completion(token_ids=(), stopped=False, interrupted=True)
             tokens = len(completion.token_ids)
             return replace(completion, weights_versions=((published, tokens),) if tokens else ())
-        newest = self._published()
         if reported is None or not published <= reported <= newest:
             wanted = str(newest) if newest == published else f"{published} to {newest}"
             raise ValueError(f"the answer is by weights {reported}, not by {wanted}; this server is out of date")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +71,8 @@ _LACKING: Mapping[ServerKind, str] = {
 }
 """Advice for a server without a route."""
 _TO_SLEEP = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, or set rollout.sleep = false"
-_HOT = 100.0
-"""A temperature at which all tokens are about equally likely."""
+_CERTAIN = -1e-3
+"""The least log-probability, but for rounding, of the only token that may be sampled."""
 
 
 class WeightRoutes:
@@ -146,7 +145,9 @@ class WeightRoutes:
             return
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.path.parent.resolve())}}
         self.ask("POST", url, "/collective_rpc", reload, patient=True)
-        self.ask("POST", url, "/reset_prefix_cache", {})
+        emptied = self.ask("POST", url, "/reset_prefix_cache", {})
+        if isinstance(emptied, dict) and emptied.get("success") is False:
+            raise ServerFailed(f"{url}: it keeps what it has computed with the old weights: /reset_prefix_cache failed")
         with contextlib.suppress(NoSuchRoute):  # an older vLLM: then only the trainer knows which weights it has
             self.ask("POST", url, "/update_weight_version", {"new_version": str(weights.version)})
 
@@ -186,18 +187,32 @@ class WeightRoutes:
         if self._kind == "vllm":
             self._check_logprobs(url, codec)
 
+    def check_reloads_tied(self, url: str) -> None:
+        """Raises ServerFailed for a vLLM on a CPU: of a matrix that is both input and output, it samples with the one
+        that it was started with (vLLM 0.32)."""
+        if self._kind != "vllm":
+            return
+        with contextlib.suppress(NoSuchRoute):  # an older vLLM
+            info = self.ask("GET", url, "/server_info?config_format=json", patient=True)
+            config = info.get("vllm_config") if isinstance(info, dict) else None
+            device = config.get("device_config") if isinstance(config, dict) else None
+            if isinstance(device, dict) and device.get("device") == "cpu":
+                raise ServerFailed(
+                    f"{url}: vLLM on a CPU does not reload the output layer of a model whose embeddings are tied; set "
+                    "rollout.launch, so that the run starts it with them apart"
+                )
+
     def _check_logprobs(self, url: str, codec: Codec) -> None:
-        """At a high temperature each token has about the log-probability of a uniform draw; without it, far less."""
+        """With top_k = 1 a token has probability 1 of those that may be sampled, and far less of all."""
         context = codec.with_bos(codec.encode("a"))
-        options = {"model": self._model, "max_tokens": 8, "temperature": _HOT, "stops": ()}
-        request = SPOKEN.request(codec, context, seed=0, **options)
+        options = {"model": self._model, "max_tokens": 8, "temperature": 1.0, "stops": ()}
+        request = json.loads(SPOKEN.encode(SPOKEN.request(codec, context, seed=0, **options)))
         try:
-            body = self._send("POST", f"{url}/completions", SPOKEN.encode(request), patient=True)
+            body = self._send("POST", f"{url}/completions", json.dumps({**request, "top_k": 1}).encode(), patient=True)
             logprobs = SPOKEN.read(body, ()).logprobs
         except (ValueError, UserError) as error:
             raise ServerFailed(f"{url}: {error}") from error
-        uniform = -math.log(codec.vocab_size)
-        if logprobs and abs(sum(logprobs) / len(logprobs) - uniform) > 1:
+        if min(logprobs, default=0.0) < _CERTAIN:
             raise ServerFailed(
                 f"{url}: its log-probabilities are not those at the sampling temperature; start vLLM with "
                 "--logprobs-mode processed_logprobs"

@@ -9,6 +9,7 @@
     engine = "servers"
     servers = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
     weights_folder = "runs/weights"
+    # kind = "vllm", launch = {}      instead of servers: the run starts vLLM itself, and ends it
 
 The keys of `[rl.algorithm]` are those of the algorithm that it names (`mem1.algorithms`); all others are common to all.
 """
@@ -26,6 +27,7 @@ from mem1.algorithms.losses import Importance, Kl
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
 from mem1.configuration.model import MOST_TOKENS, LearningRate, Sizes, Temperature
+from mem1.engines.launched import Launch
 from mem1.engines.servers import ModelServer, base_address
 from mem1.engines.weight_update import ServerKind
 from mem1.errors import UserError
@@ -163,6 +165,8 @@ class ServerRollouts(Config):
     servers_file: str | None = None
     """File with one address per line, instead of `servers`. It is re-read every `poll_s`: servers added to it join the
     run, servers removed from it get no more work."""
+    launch: Launch | None = None
+    """The run starts a vLLM of its own, instead of `servers`, and ends it; an empty section takes the defaults."""
     weights_folder: str
     """Folder for the current weights, used by no other run. Pass it to `mem1 serve-policy` as --weights-folder; vLLM
     must see it under the same path, other servers need not."""
@@ -193,8 +197,13 @@ class ServerRollouts(Config):
 
     @model_validator(mode="after")
     def _has_servers(self) -> ServerRollouts:
-        if bool(self.servers) == (self.servers_file is not None):
-            raise ValueError("give either servers (addresses) or servers_file (a file with one address per line)")
+        if [bool(self.servers), self.servers_file is not None, self.launch is not None].count(True) != 1:
+            raise ValueError(
+                "give either servers (addresses) or servers_file (a file with one address per line), or launch "
+                "(the run starts vLLM)"
+            )
+        if self.launch is not None and self.kind != "vllm":
+            raise ValueError("launch starts vLLM: set kind = 'vllm', or leave launch out")
         if self.sleep and self.kind != "vllm":
             raise ValueError("sleep = true works with kind = 'vllm' only; set it, or leave sleep out")
         for url in self.servers:
@@ -204,6 +213,8 @@ class ServerRollouts(Config):
     @property
     def start_one(self) -> str:
         """What to do where no server runs."""
+        if self.launch is not None:
+            return "the end of vllm.log says more; set rollout.update_timeout_s if it needs longer"
         if self.kind == "vllm":
             return "start one as docs/model-servers.md says"
         return f"start one with mem1 serve-policy POLICY --weights-folder {self.weights_folder}"
@@ -216,7 +227,7 @@ class ServerRollouts(Config):
         return self.publish_dtype
 
     def listed(self) -> tuple[str, ...]:
-        """The current addresses. Raises UserError where the file cannot be read or has none."""
+        """Addresses of servers that run already. Raises UserError where the file cannot be read or has none."""
         if self.servers_file is None:
             return tuple(map(base_address, self.servers))
         try:
@@ -228,10 +239,10 @@ class ServerRollouts(Config):
             raise UserError(f"rollout.servers_file {self.servers_file} has no address; write one per line")
         return tuple(dict.fromkeys(base_address(url) for url in written if url))
 
-    def model_server(self) -> ModelServer:
+    def model_server(self, urls: tuple[str, ...]) -> ModelServer:
         """Settings of the client that requests completions."""
         return ModelServer(
-            urls=self.listed(),
+            urls=urls,
             model=self.model,
             endpoint="completions",
             api_key_env=self.token_env,

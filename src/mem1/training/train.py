@@ -52,7 +52,7 @@ from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
 from mem1.training.runs.kept_attempts import KeptAttempts
 from mem1.training.runs.snapshot import Snapshot
-from mem1.training.sampling.served import weight_sync
+from mem1.training.sampling.served import VLLM_LOG, weight_sync
 from mem1.training.sampling.weight_sync import WeightSync
 from mem1.training.supervised import RecallStage, SftStage, demonstrate
 
@@ -271,6 +271,7 @@ def train(
             return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
+        ranks.on_rank_zero(lambda: sync.start(out / VLLM_LOG) if sync is not None else None)
         watch = Watch(config, out, alert=lambda text: writers.alert(text))
         writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
         ranks.on_each_rank(folder.check_seen)

@@ -6,11 +6,16 @@ with trained_agent(recipe, policy, device, name="a") as agent:          agent.ev
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import torch
+
 from mem1.engines.device import Device, release_unused
+from mem1.engines.launched import LaunchedVllm
+from mem1.errors import UserError
 from mem1.evaluation.agents import EvaluatedModel, policy_agent
 from mem1.evaluation.tokens import model_shape
 from mem1.lock import alone_in
@@ -19,7 +24,11 @@ from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
+from mem1.training.sampling.published import write_model
 from mem1.training.sampling.weight_sync import WeightSync
+
+VLLM_LOG = "vllm.log"
+"""In the folder of the run; of an evaluation, in that of the weights."""
 
 
 @contextmanager
@@ -28,9 +37,40 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
     if config.rl is None or not isinstance(config.rollout, ServerRollouts) or ranks.rank != 0:
         yield None
         return
-    stops = policy.dialogue(resolve(config)).stop_strings
-    with alone_in(Path(config.rollout.weights_folder)), WeightSync(config.rollout, policy.codec, stops) as sync:
-        yield sync
+    rollout, stops = config.rollout, policy.dialogue(resolve(config)).stop_strings
+    with alone_in(Path(rollout.weights_folder)), ExitStack() as held:
+        launched = None if rollout.launch is None else held.enter_context(_launched(config, rollout, policy))
+        untied = launched is not None and not launched.on_gpu
+        yield held.enter_context(WeightSync(rollout, policy.codec, stops, launched=launched, untied=untied))
+
+
+@contextmanager
+def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterator[LaunchedVllm]:
+    """The server that the run starts, from a folder with the policy that is there as long as the server."""
+    assert rollout.launch is not None
+    rollout.launch.check()
+    on_gpu = torch.cuda.is_available()
+    if rollout.sleep and not on_gpu:
+        raise UserError(
+            "rollout.sleep = true is for a server on the trainer's own GPU, and there is none; leave it out"
+        )
+    folder, shape = Path(rollout.weights_folder) / "model", policy.model.config
+    context = min(config.budget.context, getattr(shape, "max_position_embeddings", config.budget.context))
+    # on a CPU, vLLM 0.32 packs a matrix that is both input and output once, and no update reaches its output then
+    write_model(folder, policy, dtype=getattr(torch, rollout.published_dtype), untied=not on_gpu)
+    try:
+        with LaunchedVllm(
+            rollout.launch,
+            folder=folder,
+            model=rollout.model,
+            dtype=rollout.published_dtype,
+            context=context,
+            on_gpu=on_gpu,
+            sleep=rollout.sleep,
+        ) as launched:
+            yield launched
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -41,6 +81,7 @@ def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) 
         if sync is None or recipe.rl is None or not isinstance(recipe.rollout, ServerRollouts):
             yield policy_agent(recipe, policy, speaks, device, name=name)
             return
+        sync.start(Path(recipe.rollout.weights_folder) / VLLM_LOG)
         if recipe.rollout.sleep:
             release_unused()  # what training has held
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))

@@ -6,7 +6,7 @@
         sync.push_weights(model, 3)     write the file and have every server load it; servers that fail are left out
         sync.engine.complete(...)       uses the servers that have version 3
 
-The file is written while the weights are gathered, one at a time: no rank holds the whole policy for it. Where several
+The file (`published`) is written while the weights are gathered: no rank holds the whole policy for it. Where several
 ranks train, rank 0 pushes a version that the servers lack while the others call `gather_along(model)`.
 
 One thread looks after the servers: it sends weights to those that have others (after a push, after a restart, when they
@@ -17,30 +17,25 @@ restarted, added and removed while attempts are under way; requests to a dead se
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from mem1.durable import explain_full_disk, sync
 from mem1.engines.codec import Codec
+from mem1.engines.launched import LaunchedVllm
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
 from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, StaysAwake, VersionUnknown, WeightRoutes
-from mem1.engines.weights import Shapes, new_checksum, write_one_by_one
 from mem1.errors import UserError
 from mem1.net.failover import Addresses
 from mem1.net.threads import Pool
 from mem1.recipe.rl import ServerRollouts
-from mem1.training.ranks.adapters import merged, plain_weights
+from mem1.training.sampling.published import remove_others, second_names, write_weights
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 32
@@ -54,8 +49,22 @@ _REST_S = 15.0
 class WeightSync:
     """Pushes a policy's weights to its servers, and holds the engine that samples on them."""
 
-    def __init__(self, config: ServerRollouts, codec: Codec, stop_strings: Sequence[str]) -> None:
-        """Contacts no server yet. Raises UserError where there is no address, or the token is missing."""
+    def __init__(
+        self,
+        config: ServerRollouts,
+        codec: Codec,
+        stop_strings: Sequence[str],
+        *,
+        launched: LaunchedVllm | None = None,
+        untied: bool = False,
+    ) -> None:
+        """Contacts no server yet. Raises UserError where there is no address, or the token is missing.
+
+        launched    a server of this run alone, instead of those of the configuration
+        untied      publish a weight that has two names under both (`with_all_names`)
+        """
+        self._launched, self._untied = launched, untied
+        self._addresses_now = config.listed if launched is None else launched.addresses
         self._config, self._codec, self._stops = config, codec, tuple(stop_strings)
         self._folder = Path(config.weights_folder)
         self._routes = WeightRoutes(
@@ -66,7 +75,7 @@ class WeightSync:
             sleep=config.sleep,
         )
         self._addresses = Addresses((), now=time.monotonic)
-        server = config.model_server()
+        server = config.model_server(self._addresses_now())
         self.engine = OpenAIEngine(
             Servers(server, addresses=self._addresses),
             server,
@@ -89,6 +98,10 @@ class WeightSync:
         """Weights that a server answered but did not load, and when to offer them again."""
         self._looked: PublishedWeights | None = None
         """The last weights that all servers have been offered."""
+        self._tied = False
+        """Whether the pushed weights have one matrix for input and output."""
+        self._reload_tied: set[str] = set()
+        """Servers that are known to reload such a matrix whole."""
         self._asleep = False
         """Whether the servers sleep, while the trainer has the GPUs."""
         self._looking = threading.Lock()
@@ -108,6 +121,14 @@ class WeightSync:
         self._wake.set()
         self.engine.close()
 
+    def start(self, log_file: Path) -> None:
+        """Start the server of this run, with its output in `log_file`; no-op where servers run already.
+
+        Raises UserError where it does not answer.
+        """
+        if self._launched is not None:
+            self._launched.start(log_file)
+
     def push_weights(self, model: nn.Module, version: int) -> None:
         """Make all servers sample with these weights; a server that cannot load them is not used until it can.
 
@@ -116,7 +137,8 @@ class WeightSync:
         """
         if self.lacks(version):
             dtype, summed = getattr(torch, self._config.published_dtype), self._config.kind == "mem1"
-            self._offer(write_weights(self._folder, model, version, dtype=dtype, summed=summed))
+            self._tied = not self._untied and bool(second_names(model))
+            self._offer(write_weights(self._folder, model, version, dtype=dtype, summed=summed, untied=self._untied))
         elif self._asleep and self._wanted is not None:
             self._offer(self._wanted)
 
@@ -194,7 +216,7 @@ class WeightSync:
 
     def _look_at_all(self, wanted: PublishedWeights) -> None:
         try:
-            self._listed = self._config.listed()
+            self._listed = self._addresses_now()
         except UserError as error:
             log.warning("%s; continuing with the previous servers", error)
         with self._changed:
@@ -222,6 +244,9 @@ class WeightSync:
             if held is not wanted or reported != wanted.version:
                 self._use(url, None)
                 self._rests[url] = wanted, time.monotonic() + _REST_S  # in case it fails
+                if self._tied and url not in self._reload_tied:
+                    self._routes.check_reloads_tied(url)
+                    self._reload_tied.add(url)
                 self._routes.update(url, wanted)
                 self._routes.admit(url, self._codec, self._stops)
         except ServerFailed as error:
@@ -246,64 +271,3 @@ class WeightSync:
                     log.warning("a server of the policy is not used: %s", why)
             self._addresses.use([listed for listed in self._listed if listed in self._held])
             self._changed.notify_all()
-
-
-_NAME = re.compile(r"(?:\.tmp-)?weights-\d{6,}")
-_FILE = "model.safetensors"
-
-
-def published_shapes(model: nn.Module, dtype: torch.dtype | None = None) -> Shapes:
-    """Types and shapes of the weights in the file; `dtype` None: the model's own types."""
-    return {name: (dtype or weight.dtype, weight.shape) for name, weight in plain_weights(model).items()}
-
-
-def write_weights(
-    folder: Path, model: nn.Module, version: int, *, dtype: torch.dtype | None = None, summed: bool = True
-) -> PublishedWeights:
-    """Put the model's weights, converted to `dtype`, into the folder under the name of their version.
-
-    summed      compute the checksum, which vLLM does not compare, on the way
-
-    Raises UserError for a full disk. Other ranks of a sharded model iterate over `merged(model)` in the meantime; they
-    are not left waiting by an error.
-    """
-    weights = merged(model)
-    try:
-        return _write(folder, version, published_shapes(model, dtype), weights, summed)
-    finally:
-        deque(weights, maxlen=0)
-
-
-def _write(
-    folder: Path, version: int, shapes: Shapes, weights: Iterator[tuple[str, torch.Tensor]], summed: bool
-) -> PublishedWeights:
-    target = folder / f"weights-{version:06d}"
-    partial = folder / f".tmp-{target.name}"
-    for old in (partial, target):  # of a run that was broken off; what had this number may have been other weights
-        _remove_weights(old)
-        if os.path.lexists(old):
-            raise UserError(f"{old} holds something that is no weights of mem1; move it away or choose another folder")
-    with explain_full_disk(f"{target}", "the last checkpoint is intact"):
-        partial.mkdir(parents=True)
-        file = partial / _FILE
-        digest = new_checksum() if summed else None
-        write_one_by_one(file, shapes, (weight for _, weight in weights), digest)
-        sync(file)
-        partial.rename(target)
-        sync(folder)
-    return PublishedWeights(version=version, path=target / file.name, checksum=digest and digest.hexdigest())
-
-
-def remove_others(folder: Path, kept: PublishedWeights) -> None:
-    """Remove all weights from the folder but these; files that are not ours stay."""
-    for path in folder.iterdir():
-        if _NAME.fullmatch(path.name) and path != kept.path.parent:
-            _remove_weights(path)
-
-
-def _remove_weights(weights: Path) -> None:
-    """The file that `write_weights` puts into such a folder, and the folder if nothing else is in it."""
-    with suppress(OSError):
-        if not weights.is_symlink():
-            (weights / _FILE).unlink(missing_ok=True)
-            weights.rmdir()
