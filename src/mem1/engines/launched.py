@@ -1,6 +1,6 @@
 """vLLM as a process of the run: started, started again where it dies, and ended with the run.
 
-    with LaunchedVllm(config, folder=..., model="policy", dtype="bfloat16", context=4096, on_gpu=True) as server:
+    with LaunchedVllm(Launch(), folder=Path("weights/model"), ...) as server:
         server.start(Path("runs/a/vllm.log"))       returns once it answers
         server.addresses()                          ("http://127.0.0.1:41873/v1",)
 
@@ -74,11 +74,20 @@ class LaunchedVllm:
     """A server that lives as long as the block, or until this process ends."""
 
     def __init__(
-        self, config: Launch, *, folder: Path, model: str, dtype: str, context: int, on_gpu: bool, sleep: bool = False
+        self,
+        config: Launch,
+        *,
+        folder: Path,
+        tokenizer: Path,
+        model: str,
+        dtype: str,
+        context: int,
+        on_gpu: bool,
+        sleep: bool = False,
     ) -> None:
         """Starts nothing yet.
 
-        folder      the policy, with which it starts; it need not be there before `start`
+        folder      the policy, with which it starts; neither it nor the tokenizer's need be there before `start`
         model       name of the model on the server
         context     longest context with its completion, in tokens
         on_gpu      on the GPUs that this process sees, else on the CPU
@@ -87,6 +96,7 @@ class LaunchedVllm:
         self._config, self.on_gpu = config, on_gpu
         self._options = {
             "model": str(folder),
+            "tokenizer": str(tokenizer),
             "served-model-name": model,
             "host": "127.0.0.1",
             "dtype": dtype,
@@ -137,7 +147,7 @@ class LaunchedVllm:
 
     def _look_after(self) -> None:
         """Main loop of the thread that runs the server."""
-        while not self._closed.is_set() and self._run():
+        while self._run() and not self._closed.is_set():
             log.warning("vLLM has ended; it is started again")
             self._port = _free_port()
 

@@ -23,15 +23,15 @@ import torch
 from torch import nn
 
 from mem1.durable import explain_full_disk, sync
-from mem1.engines.chat_template import write_tokenizer_files
 from mem1.engines.weight_update import PublishedWeights
 from mem1.engines.weights import Shapes, new_checksum, write_one_by_one
 from mem1.errors import UserError
 from mem1.policy.policy import Policy
 from mem1.training.ranks.adapters import merged, plain_weights
 
-_ANY_TOKENIZER = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
-"""So that transformers reads tokenizer.json as it is, where the policy does not say more."""
+TOKENIZER = "tokenizer"
+"""The folder of the tokenizer within that of the model. Beside a model's config.json, transformers goes by its type and
+makes a tokenizer of its own from parts of tokenizer.json."""
 _NAME = re.compile(r"(?:\.tmp-)?weights-\d{6,}")
 _FILE = "model.safetensors"
 
@@ -89,7 +89,7 @@ def _named(weights: Iterator[tuple[str, torch.Tensor]], model: nn.Module, untied
 
 
 def write_model(folder: Path, policy: Policy, *, dtype: torch.dtype | None, untied: bool) -> None:
-    """A folder from which a server starts: configuration, tokenizer and weights as `write_weights` publishes them."""
+    """A folder from which vLLM starts: configuration, weights as `write_weights` publishes them, and the tokenizer."""
     shutil.rmtree(folder, ignore_errors=True)
     config = copy.deepcopy(policy.model.config)
     config.architectures = [type(policy.model).__name__]
@@ -97,8 +97,13 @@ def write_model(folder: Path, policy: Policy, *, dtype: torch.dtype | None, unti
         config.tie_word_embeddings = False
     with explain_full_disk(str(folder), "nothing was trained yet"):
         config.save_pretrained(folder)
-        write_tokenizer_files(folder, {"tokenizer_config.json": _ANY_TOKENIZER, **policy.files})
-        policy.codec.tokenizer.save(str(folder / "tokenizer.json"))
+        if policy.model.generation_config is not None:  # at whose ends a server stops, as our own sampler does
+            policy.model.generation_config.to_json_file(folder / "generation_config.json")
+        tokenizer = folder / TOKENIZER
+        tokenizer.mkdir()
+        policy.codec.tokenizer.save(str(tokenizer / "tokenizer.json"))
+        (tokenizer / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+        (tokenizer / "config.json").write_text("{}")
         shapes = published_shapes(policy.model, dtype, untied=untied)
         write_one_by_one(folder / _FILE, shapes, _named(merged(policy.model), policy.model, untied))
 

@@ -24,7 +24,7 @@ from mem1.policy.protocol import resolve
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks
-from mem1.training.sampling.published import write_model
+from mem1.training.sampling.published import TOKENIZER, write_model
 from mem1.training.sampling.weight_sync import WeightSync
 
 VLLM_LOG = "vllm.log"
@@ -62,6 +62,7 @@ def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterat
         with LaunchedVllm(
             rollout.launch,
             folder=folder,
+            tokenizer=folder / TOKENIZER,
             model=rollout.model,
             dtype=rollout.published_dtype,
             context=context,

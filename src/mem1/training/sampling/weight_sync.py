@@ -265,8 +265,8 @@ class WeightSync:
                 self._held[url] = weights
             else:
                 self._held.pop(url, None)
-                if why:
-                    self._refusals[url] = why
+                if why or known is not None:
+                    self._refusals[url] = why or str(known)
                 if why and known is None:
                     log.warning("a server of the policy is not used: %s", why)
             self._addresses.use([listed for listed in self._listed if listed in self._held])
