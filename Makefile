@@ -7,6 +7,7 @@
 # make test-agents                    the adapters for agent frameworks with two versions of each, in build/agents
 # make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
 # make test-servers                   the agent and the proxy before vLLM and llama.cpp with SmolLM2, in build/servers
+# make test-vllm                      training through a real vLLM on the CPU, in the environment of test-servers
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, try the wheel in .venv-dist
 # make environment                    install at once what test, docs and dist install one after the other
@@ -45,7 +46,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers test-servers docs dist constraints check lint
+.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers test-servers test-vllm docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
@@ -82,6 +83,9 @@ test-verifiers: $(VERIFIERS)/installed
 test-servers: $(VENV)/installed-dev $(SERVERS)/llama-cpp/installed $(SERVERS)/vllm/installed
 	MEM1_LLAMA_CPP=$(SERVERS)/llama-cpp/bin/python MEM1_VLLM=$(SERVERS)/vllm/bin/python \
 		$(BIN)/python -m pytest -q tests/agent/test_chat_engines.py $(ARGS)
+
+test-vllm: $(VENV)/installed-dev $(SERVERS)/vllm/installed
+	MEM1_VLLM=$(SERVERS)/vllm/bin/python $(BIN)/python -m pytest -q tests/training/test_vllm.py $(ARGS)
 
 # agents of three frameworks that are trained through the endpoint
 test-frameworks: $(FRAMEWORKS)/installed

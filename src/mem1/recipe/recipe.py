@@ -145,6 +145,13 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _vllm_samples_no_warmer(self) -> Recipe:
+        served = self.rollout.engine == "servers" and self.rollout.kind == "vllm"
+        if self.rl is not None and served and self.rl.temperature > 2:
+            raise ValueError(f"rl.temperature = {self.rl.temperature:g}: vLLM samples at temperatures up to 2")
+        return self
+
+    @model_validator(mode="after")
     def _sleepers_do_not_sample_ahead(self) -> Recipe:
         if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "servers" and self.rollout.sleep:
             raise ValueError("rollout.sleep = true: servers that sleep cannot sample ahead; set rl.max_staleness to 0")
