@@ -14,11 +14,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from chat_engines import NAME, llama_cpp, vllm
+from chat_engines import NAME, SMOLLM2_FOLDER, llama_cpp, vllm
 from chat_templates import QWEN25_LIKE
 
 import mem1
 from mem1.agent import Called, Ending, Returned
+from mem1.engines.base import Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.openai import OpenAIEngine
+from mem1.engines.servers import ModelServer
+from mem1.engines.weight_update import PublishedWeights, ServerFailed, WeightRoutes
 from mem1.messages import Bounds, Event
 
 Start = Callable[..., AbstractContextManager[str]]
@@ -136,3 +141,34 @@ def test_an_agent_that_appends_is_folded_by_the_proxy_before_the_server(url: str
         said = proxy.communicate()[0]
     (requests, folded) = re.findall(r"(\d+) requests, (\d+) folded", said)[-1]
     assert int(requests) >= TURNS and int(folded) >= TURNS // 2
+
+
+RECOGNISED = {"llama.cpp": "contexts as token ids, with vLLM's fields", "vllm": "token ids, with vLLM's fields"}
+"""How `mem1 eval` speaks to each: the table of docs/model-servers.md."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SERVERS)
+def test_what_is_recognised_what_is_exact_and_what_is_refused(name: str, tmp_path_factory: pytest.TempPathFactory):
+    if "MEM1_VLLM" not in os.environ:
+        pytest.skip("MEM1_VLLM names no interpreter, whose environment has the tokenizer: run make test-servers")
+    found = subprocess.run([os.environ["MEM1_VLLM"], "-c", SMOLLM2_FOLDER], check=True, stdout=subprocess.PIPE)
+    codec = Codec.load(Path(found.stdout.decode().split()[-1]))
+    context = codec.encode("The capital of Norway is")
+    for url in served(name, tmp_path_factory):
+        engine = OpenAIEngine.open(ModelServer(urls=(url,), model=NAME, tries=1), codec, (".",))
+        assert str(engine.dialect) == f"/completions, {RECOGNISED[name]}"
+        (greedy,) = engine.complete([context], max_tokens=[16], sampling=Sampling(temperature=0.0))
+        assert greedy.failed is None and greedy.stopped and "Oslo" in codec.decode(greedy.token_ids)
+        assert len(greedy.logprobs) == (len(greedy.token_ids) if name == "vllm" else 0)
+        (warm,) = engine.complete([context], max_tokens=[16], sampling=Sampling(temperature=0.7))
+        assert warm.failed is None and warm.logprobs == (), "those of vLLM are at temperature 1, unless it is told"
+        engine.close()
+        routes = WeightRoutes("vllm", model=NAME, token=None, timeout_s=60)
+        weights = PublishedWeights(version=1, path=Path("weights-000001/model.safetensors"), checksum=None)
+        with pytest.raises(ServerFailed, match=r"/pause\?mode=abort: status 404.*VLLM_SERVER_DEV_MODE=1"):
+            routes.update(url, weights)
+        refusal = "processed_logprobs" if name == "vllm" else "it speaks .*contexts as token ids.* but training needs"
+        with pytest.raises(ServerFailed, match=refusal):
+            routes.admit(url, codec, (".",))
+        routes.close()

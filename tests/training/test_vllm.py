@@ -44,7 +44,7 @@ if "MEM1_VLLM" not in os.environ:
 PYTHON = os.environ["MEM1_VLLM"]
 LARGEST = 1e-3
 """Largest difference of a log-probability, server and trainer, both in float32."""
-TEXTS = ("The capital of Norway is", "Once upon a time there was a", "def f(x):\n", "Dear Sir or Madam,") * 2
+TEXTS = ("The capital of Norway is", "Once upon a time there was a", "def f(x):\n", "Dear Sir or Madam,")
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -154,13 +154,13 @@ def wait_for(happened: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-def test_sampled_tokens_have_the_log_probabilities_of_the_trainer(sync: WeightSync, policy: Policy, temperature: float):
+def test_sampled_tokens_have_the_log_probabilities_of_the_trainer(sync: WeightSync, policy: Policy):
     version = next(VERSIONS)
     sync.push_weights(policy.model, version)
     asked = contexts(policy)
-    sampled = sample(sync, asked, temperature=temperature)
-    assert max(differences({version: policy.model}, asked, sampled, temperature=temperature or 1.0)) <= LARGEST
+    for temperature in (1.0, 0.7, 0.0):
+        sampled = sample(sync, asked, temperature=temperature)
+        assert max(differences({version: policy.model}, asked, sampled, temperature=temperature or 1.0)) <= LARGEST
 
 
 def test_after_an_update_nothing_is_said_or_weighed_by_the_old_weights_even_where_the_cache_knew_the_context(
@@ -169,7 +169,7 @@ def test_after_an_update_nothing_is_said_or_weighed_by_the_old_weights_even_wher
     version = next(VERSIONS)
     sync.push_weights(policy.model, version)
     # long enough for whole blocks of the cache
-    asked = [policy.codec.encode(" ".join([text] * 40)) for text in TEXTS[:4]]
+    asked = [policy.codec.encode(" ".join([text] * 40)) for text in TEXTS]
     before = sample(sync, asked, temperature=0.0)
     hits = metric(sync, "prefix_cache_hits_total")
     assert sample(sync, asked, temperature=0.0) == before and metric(sync, "prefix_cache_hits_total") > hits
@@ -191,12 +191,11 @@ def test_an_update_while_it_samples_marks_every_token_with_the_weights_that_samp
 ):
     old, new = next(VERSIONS), next(VERSIONS)
     sync.push_weights(policy.model, old)
-    asked, found = contexts(policy), list[Completion]()
-    rollout = threading.Thread(target=lambda: found.extend(sample(sync, asked, tokens=100)))
+    asked, found, other = contexts(policy), list[Completion](), moved(policy, 2)
+    rollout = threading.Thread(target=lambda: found.extend(sample(sync, asked, tokens=300)))
     generated = metric(sync, "generation_tokens_total")
     rollout.start()
-    wait_for(lambda: metric(sync, "generation_tokens_total") > generated + 40)
-    other = moved(policy, 2)
+    wait_for(lambda: metric(sync, "generation_tokens_total") > generated + 20)
     sync.push_weights(other, new)
     rollout.join(300)
     assert len(found) == len(asked)
