@@ -46,7 +46,7 @@ NOT_FOREIGN: Mapping[str, str] = {
     "tasks.english.solver": EXPERT,
     "run_folder": NAMES,
     "training.runs.checkpoint": NAMES,
-    "training.sampling.weight_sync": NAMES,
+    "training.sampling.published": NAMES,
 }
 """Pattern, or module -> why no text of strangers reaches it."""
 LONGEST: Mapping[str, int] = {

@@ -191,14 +191,26 @@ def test_an_update_while_it_samples_marks_every_token_with_the_weights_that_samp
 ):
     old, new = next(VERSIONS), next(VERSIONS)
     sync.push_weights(policy.model, old)
-    asked, found, other = contexts(policy), list[Completion](), moved(policy, 2)
-    rollout = threading.Thread(target=lambda: found.extend(sample(sync, asked, tokens=300)))
+    other, updated = moved(policy, 2), threading.Event()
+    asked, found = list[tuple[int, ...]](), list[Completion]()
+
+    def keep_asking(context: tuple[int, ...]) -> None:
+        while not updated.is_set():
+            done = sample(sync, [context], tokens=100)
+            with lock:
+                asked.append(context)
+                found.extend(done)
+
+    lock = threading.Lock()
+    rollouts = [threading.Thread(target=keep_asking, args=(context,)) for context in contexts(policy)]
     generated = metric(sync, "generation_tokens_total")
-    rollout.start()
+    for rollout in rollouts:
+        rollout.start()
     wait_for(lambda: metric(sync, "generation_tokens_total") > generated + 20)
     sync.push_weights(other, new)
-    rollout.join(300)
-    assert len(found) == len(asked)
+    updated.set()
+    for rollout in rollouts:
+        rollout.join(300)
     assert {version for done in found for version, _ in done.weights_versions} == {old, new}
     assert any(len(done.weights_versions) == 2 for done in found), "one was interrupted, and continued"
     assert max(differences({old: policy.model, new: other}, asked, found)) <= LARGEST
