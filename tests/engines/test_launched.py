@@ -87,7 +87,7 @@ def test_it_answers_has_its_log_in_a_file_and_is_ended_with_what_it_has_started(
         assert httpx.get(url.removesuffix("/v1") + "/health").status_code == 200
         worker, itself = numbers(log)
         assert runs(worker) and runs(itself)
-    assert not runs(worker) and not runs(itself)
+    wait_for(lambda: not runs(worker) and not runs(itself))
     said = log.read_text()
     port = url.removesuffix("/v1").rpartition(":")[2]
     given = [
@@ -123,8 +123,9 @@ def test_one_that_dies_is_started_again_at_another_address(python, tmp_path):
         assert after != before
         wait_for(lambda: answers(after))
         first, again = numbers(log)[:2], numbers(log)[2:]
-        assert not any(map(runs, first)) and all(map(runs, again))
-    assert not any(map(runs, again))
+        wait_for(lambda: not any(map(runs, first)))
+        assert all(map(runs, again))
+    wait_for(lambda: not any(map(runs, again)))
 
 
 def answers(url: str) -> bool:
