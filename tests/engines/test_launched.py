@@ -190,3 +190,8 @@ with LaunchedVllm(Launch(python={python!r}), folder=Path("m"), tokenizer=Path("t
     assert -ended.returncode in (signal.SIGKILL, signal.SIGINT)
     worker, itself = numbers(log)
     wait_for(lambda: not runs(worker) and not runs(itself))
+
+
+def test_a_log_that_cannot_be_written_is_said(python: str, tmp_path: Path):
+    with launched(python, tmp_path) as server, pytest.raises(UserError, match="vLLM cannot be started: .*No such file"):
+        server.start(tmp_path / "missing" / "vllm.log")

@@ -147,9 +147,15 @@ class LaunchedVllm:
 
     def _look_after(self) -> None:
         """Main loop of the thread that runs the server."""
-        while self._run() and not self._closed.is_set():
-            log.warning("vLLM has ended; it is started again")
-            self._port = _free_port()
+        try:
+            while self._run() and not self._closed.is_set():
+                log.warning("vLLM has ended; it is started again")
+                self._port = _free_port()
+        except OSError as error:
+            self._failure = f"vLLM cannot be started: {error}"
+            log.error("%s", self._failure)
+        finally:
+            self._answered.set()  # nobody waits for a server that never comes
 
     def _run(self) -> bool:
         """Run the server until it ends; whether it is to be started again."""
