@@ -193,5 +193,8 @@ with LaunchedVllm(Launch(python={python!r}), folder=Path("m"), tokenizer=Path("t
 
 
 def test_a_log_that_cannot_be_written_is_said(python: str, tmp_path: Path):
-    with launched(python, tmp_path) as server, pytest.raises(UserError, match="vLLM cannot be started: .*No such file"):
+    with (
+        launched(python, tmp_path) as server,
+        pytest.raises(UserError, match=r"vLLM cannot be started: .*No such file"),
+    ):
         server.start(tmp_path / "missing" / "vllm.log")
