@@ -4,8 +4,8 @@
     python benchmarks/memory_overhead.py --before /tmp/before/src
     ->  | memory | bound | before | now | ratio |
 
-99 calls of a tool with results of 80 lines each; the memory has seen all but the last exchange. Each number is the
-least of several calls in processes that take turns.
+99 calls of a tool with results of 80 lines each; the memory has seen all but the last exchange. In the last rows it has
+seen another conversation since. Each number is the least of several calls in processes that take turns.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from typing import Any
 ROUNDS, CALLS = 8, 8
 HERE = Path(__file__).parents[1] / "src"
 CASES = (
-    ("full", {}),
-    ("fold(4)", {}),
-    ("notes", {"result": 500}),
-    ("window(4)", {"prompt": 20_000}),
-    ("archive(4)", {}),
-    ("full", {"prompt": 20_000}),
+    ("full", {}, False),
+    ("fold(4)", {}, False),
+    ("notes", {"result": 500}, False),
+    ("window(4)", {"prompt": 20_000}, False),
+    ("archive(4)", {}, False),
+    ("full", {"prompt": 20_000}, False),
+    ("full", {}, True),
+    ("archive(4)", {}, True),
 )
-"""(memory, bounds)"""
+"""(memory, bounds, whether another conversation comes between)"""
 
 
 def main() -> None:
@@ -38,7 +40,7 @@ def main() -> None:
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inner:
-        print(json.dumps([measured(name, bounds) for name, bounds in CASES]))
+        print(json.dumps([measured(*case) for case in CASES]))
         return
     found: dict[Path, list[list[float]]] = {given.before: [], HERE: []}
     for _ in range(ROUNDS):
@@ -50,13 +52,14 @@ def main() -> None:
             times.append(json.loads(out.stdout))
     least = {source: [min(each) for each in zip(*times, strict=True)] for source, times in found.items()}
     print("| memory | bound | before, ms | now, ms | ratio |\n|---|---|--:|--:|--:|")
-    for at, (name, bounds) in enumerate(CASES):
+    for at, (name, bounds, between) in enumerate(CASES):
         before, now = least[given.before][at], least[HERE][at]
         bound = ", ".join(f"{key} {value:,}" for key, value in bounds.items())
-        print(f"| `{name}` | {bound} | {before:.2f} | {now:.2f} | {now / before:.2f} |")
+        case = f"`{name}`, another between" if between else f"`{name}`"
+        print(f"| {case} | {bound} | {before:.2f} | {now:.2f} | {now / before:.2f} |")
 
 
-def measured(name: str, bounds: dict[str, Any]) -> float:
+def measured(name: str, bounds: dict[str, Any], between: bool) -> float:
     """Least milliseconds of a call."""
     from mem1.messages import Bounds, Memory
 
@@ -65,6 +68,8 @@ def measured(name: str, bounds: dict[str, Any]) -> float:
     for _ in range(CALLS):
         memory = Memory(name, write=lambda _: "The state.", bounds=Bounds(**bounds))
         memory.prompt(messages[:-2])
+        if between:
+            memory.prompt([*messages[:1], {"role": "user", "content": "Another task."}])
         begun = time.perf_counter()
         memory.prompt(messages)
         least = min(least, time.perf_counter() - begun)

@@ -20,7 +20,7 @@ from mem1.messages import Bounds, Event, Memory, ask, fold, recall, with_state
 from mem1.messages.bounds import tokens_of
 from mem1.messages.folding import REQUEST, state_words
 from mem1.messages.private import append_private
-from mem1.messages.sessions import Latest, keys_of
+from mem1.messages.sessions import Latest, keys_of, trail_of
 from mem1.messages.transcript import ASK, Message, texts
 
 LONG = "Oslo has a mayor. " * 100
@@ -119,6 +119,72 @@ def test_what_is_no_text_tells_conversations_apart_too():
     one = [{**user("Look."), "file": Opaque()}]
     assert keys_of(one) != keys_of([{**user("Look."), "file": Opaque()}])
     assert keys_of([user("Look.")], "Alice") != keys_of([user("Look.")], "Bob")
+
+
+def test_a_conversation_that_goes_on_is_known_by_its_texts_and_one_that_was_changed_is_not():
+    messages: list[Any] = [
+        user("Hi."),
+        *call("anthropic", 1, text="So."),
+        {**said("No."), "index": 1, "logprobs": (0.0,)},
+    ]
+    before = trail_of(messages, "Alice", None)
+    more = [*json.loads(json.dumps(messages[:3])), messages[3], user("Next.")]
+    after = trail_of(more, "Alice", before)
+    assert after.keys == keys_of(more, "Alice")
+    assert all(new is old for new, old in zip(after.copies, before.copies, strict=False)) and len(after.copies) == 5
+    assert trail_of(more, "Bob", before).keys == keys_of(more, "Bob")
+    assert trail_of(messages[:2], "Alice", after).keys == after.keys[:2]
+    assert trail_of([], "Alice", after).keys == []
+
+
+def test_conversations_that_take_turns_are_not_copied_and_one_that_goes_on_is():
+    one, other = [user("Hi."), said("Hello."), user("Go on.")], [user("Hi."), said("Good day.")]
+    before = trail_of(other, "", trail_of(one, "", None))
+    assert (before.keys, len(before.copies)) == (keys_of(other), 1)
+    after = trail_of([*other, user("Next.")], "", before)
+    assert (after.keys, len(after.copies)) == (keys_of([*other, user("Next.")]), 3)
+    assert trail_of([*other, user("Next.")], "", after).hashes == after.hashes
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ((3, "index"), True),
+        ((3, "index"), 1.0),
+        ((3, "index"), 2),
+        ((3, "index"), None),
+        ((3, "logprobs"), (-0.0,)),
+        ((3, "content"), "Yes."),
+        ((1, "content", 1, "input", "q"), True),
+        ((1, "content", 1, "id"), "c2"),
+        ((2, "content", 0, "content"), "Bergen has none."),
+        ((0, "name"), "Alice"),
+    ],
+)
+def test_a_message_that_was_changed_in_its_place_makes_another_conversation(place: tuple[Any, ...], value: Any):
+    messages: list[Any] = [
+        user("Hi."),
+        *call("anthropic", 1, text="So."),
+        {**said("No."), "index": 1, "logprobs": (0.0,)},
+    ]
+    before = trail_of(messages, "", None)
+    *way, last = place
+    changed: Any = messages
+    for step in way:
+        changed = changed[step]
+    changed[last] = value
+    after = trail_of(messages, "", before)
+    assert after.keys == keys_of(messages)
+    at = place[0]
+    assert after.keys[:at] == before.keys[:at] and not set(after.keys[at:]) & set(before.keys[at:])
+
+
+def test_a_state_is_not_shown_once_a_message_before_it_was_changed_in_its_place():
+    memory = Memory("fold(1)", write=faithful)
+    messages = [user("Hi."), *call("chat", 1, "The pin is 4711."), *call("chat", 2)]
+    assert "4711" in text_of(memory.prompt(messages))
+    messages[2]["content"] = "The pin is secret."
+    assert "4711" not in text_of(memory.prompt(messages))
 
 
 def test_marks_for_the_prompt_cache_make_no_other_conversation_but_an_argument_of_their_name_does():

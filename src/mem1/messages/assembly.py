@@ -292,8 +292,9 @@ def _images_left(
     return found
 
 
-def gone_tokens(result: Result, form: Form, bounds: Bounds) -> int:
-    """Tokens of the message in which a handle stands for a result; a result that is no longer stays itself."""
+def whole_and_gone(result: Result, form: Form, bounds: Bounds) -> tuple[int, int]:
+    """Tokens of a result, and of the message in which a handle stands for it; one that is no longer stays itself."""
     content = form.content_of(result)
+    whole = result_tokens(content, bounds)
     place = in_place_of(content, result.call.name, "r00000000" if bounds.handles else None, bounds)
-    return min(result_tokens(content, bounds), MESSAGE_TOKENS + bounds.count(place))
+    return whole, min(whole, MESSAGE_TOKENS + bounds.count(place))

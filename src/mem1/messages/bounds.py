@@ -62,16 +62,16 @@ def estimated(text: str) -> int:
     Real are the tokenizers cl100k, o200k and Anthropic's of 2023 on a page of each; `test_estimates_follow_real_counts`
     has the counts. Capitals, digits and signs, where they are more than an eighth of a text, take 0.8 more each.
     """
-    data, high = text.encode("utf-8", "surrogatepass"), 0
-    letters = len(text)
-    if len(data) == letters:
-        dense = len(data.translate(None, _PLAIN))
+    letters, high = len(text), 0
+    if text.isascii():
+        dense = len(text.encode().translate(None, _PLAIN))
     else:
+        data = text.encode("utf-8", "surrogatepass")
         scripts = data.translate(_SCRIPTS, _ASCII + _CONTINUES)
         high = sum(each * scripts.count(script) for script, each in _FORTIETHS)
         letters -= len(scripts)
         dense = len(data.translate(None, _PLAIN + _NOT_ASCII))
-    return -(-(10 * letters + max(0, 32 * dense - 4 * letters) + high) // 40)
+    return -(-(10 * letters + (32 * dense - 4 * letters if 8 * dense > letters else 0) + high) // 40)
 
 
 def remembering(count: Callable[[str], int]) -> Callable[[str], int]:
@@ -269,8 +269,7 @@ def _tokens(value: Any, count: Callable[[str], int]) -> int:
     if isinstance(value, str):
         return IMAGE_TOKENS if value[:5] == "data:" and ";base64," in value[:200] else count(value)
     if isinstance(value, MAPPING):
-        kind = value.get("type")
-        if _is_file(kind, value):
+        if ("type" in value or "data" in value) and _is_file(value.get("type"), value):
             return IMAGE_TOKENS
         total = 0
         for key, part in value.items():

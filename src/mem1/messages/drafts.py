@@ -79,12 +79,13 @@ class Draft:
         results = [Result(call, self.results[call.id]) for call in calls if call.id in self.results]
         if last and self.owed:
             calls = [*calls, *self.owed.values()]
-        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, self._breaks())
+        breaks = self._breaks() if len(self.steps) > 1 else ()
+        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, breaks)
 
     def _breaks(self) -> tuple[tuple[int, int], ...]:
         """(messages, results) before each step but the first, where the model has said something before."""
         found, said, results = list[tuple[int, int]](), 0, 0
-        for step in self.steps if len(self.steps) > 1 else ():
+        for step in self.steps:
             if said:
                 found.append((said, results))
             said += len(step.said)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mem1.errors import UserError
-from mem1.messages.assembly import gone_tokens
-from mem1.messages.bounds import IMAGE_TOKENS, Bounds, result_tokens, tokens_of
+from mem1.messages.assembly import whole_and_gone
+from mem1.messages.bounds import IMAGE_TOKENS, Bounds, tokens_of
 from mem1.messages.cuts import Cuts, level, without_unsigned_thoughts
 from mem1.messages.selecting import Retention, Seen, waits
 from mem1.messages.transcript import Exchange, Form, Message, Part, User, images, texts
@@ -85,11 +85,9 @@ class Fitting:
         changed = False
         for at, part in self._older(Retention.WHOLE):
             if over > 0:
-                over -= sum(
-                    result_tokens(self._form.content_of(result), self._bounds)
-                    - gone_tokens(result, self._form, self._bounds)
-                    for result in part.results
-                )
+                for result in part.results:
+                    whole, gone = whole_and_gone(result, self._form, self._bounds)
+                    over -= whole - gone
                 self._stays[at] = Retention.ARCHIVED
                 changed = True
         return changed
@@ -135,7 +133,7 @@ class Fitting:
         changed = False
         for at, part in self._older(Retention.WHOLE, Retention.ARCHIVED, Retention.MASKED):
             if over > 0:
-                gone = sum(gone_tokens(result, self._form, self._bounds) for result in part.results)
+                gone = sum(whole_and_gone(result, self._form, self._bounds)[1] for result in part.results)
                 said = without_unsigned_thoughts(part.said) if at in self._cuts.thoughts else part.said
                 over -= self._tokens(said) + gone
                 self._stays[at] = Retention.NOTHING

@@ -33,7 +33,7 @@ from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measu
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.private import append_private
-from mem1.messages.sessions import Known, Latest, keys_of, newest
+from mem1.messages.sessions import Known, Latest, Trail, keys_of, newest, trail_of
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
 from mem1.prices import PriceClass, price_class
 from mem1.protocol import NOTE, RECALL
@@ -233,7 +233,9 @@ class Memory:
         beside: int,
         owner: str,
     ) -> _Now:
-        keys = keys_of(messages, owner)
+        last = _SHOWN_HERE.get({}).get(self) or self._last
+        trail = trail_of(messages, owner, None if last is None else last.trail)
+        keys = trail.keys
         before, known = newest(self._known, keys) or (0, Known())
         log = self._with_known_state(messages, keys)
         found = self._folded(log, pending, beside, known)
@@ -242,7 +244,7 @@ class Memory:
             exchanges=sum(isinstance(part, Exchange) for part in found.conversation.parts),
             messages=messages,
             before=messages[:before],
-            owner=owner,
+            trail=trail,
             known=known,
             log=log,
             found=found,
@@ -325,7 +327,7 @@ class Memory:
 
     def _shown(self, now: _Now, prompt: _Prompt) -> _Prompt:
         """The same, remembered in this thread or task."""
-        self._last = _Shown(log=now.log, prompt=prompt)
+        self._last = _Shown(log=now.log, prompt=prompt, trail=now.trail)
         here = WeakKeyDictionary(_SHOWN_HERE.get({}))
         here[self] = self._last
         _SHOWN_HERE.set(here)
@@ -376,7 +378,7 @@ class Memory:
     def _shown_before(self, now: _Now) -> list[Message]:
         """What the model saw in the previous call, which follows from the messages that there were."""
         try:
-            log = self.with_state(now.before, owner=now.owner)
+            log = self._with_known_state(now.before, now.trail.keys[: len(now.before)])
             return self._folded(log, now.pending, now.beside, now.known).messages
         except UserError:  # the first call
             return []
@@ -399,7 +401,7 @@ class _Now:
     messages: Sequence[Message]
     before: Sequence[Message]
     """Those of the previous call."""
-    owner: str
+    trail: Trail
     known: Known
     """The record before this call."""
     log: Sequence[Message]
@@ -434,6 +436,7 @@ class _Shown:
 
     log: Sequence[Message]
     prompt: _Prompt
+    trail: Trail
 
 
 _SHOWN_HERE: ContextVar[Mapping[Memory, _Shown]] = ContextVar("mem1_shown_here")

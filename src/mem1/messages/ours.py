@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from mem1.messages.digests import add, add_message, hashed
+from mem1.messages.digests import add_message, add_texts, hashed
 from mem1.messages.sessions import Latest
 from mem1.messages.transcript import PLACE, Content, Form, Message, Result, Transcript, User, digest_of, texts
 
@@ -94,9 +94,9 @@ def _names(messages: Sequence[Message], form: Form) -> list[str]:
     for message in messages:
         role = str(message.get("role") or message.get("type"))
         if role in ("system", "user"):
-            add(digest, (role, texts(message.get("content"))))
+            add_texts(digest, (role, texts(message.get("content"))))
         elif role in ("tool", "function") or role.endswith("_output"):
-            add(digest, (role, texts(form.content(message))))
+            add_texts(digest, (role, texts(form.content(message))))
         else:
             add_message(digest, {key: value for key, value in message.items() if key != PLACE})
         names.append(digest.hexdigest())

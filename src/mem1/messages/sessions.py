@@ -1,21 +1,23 @@
 """Keys of conversations and of points in them, what is known of one, and a mapping that keeps the latest.
 
 keys_of(messages)        one per message: the hash of everything up to and including it, in whole
+trail_of(messages, ..)   the same, of a conversation that goes on: only what is new is hashed
 newest(known, keys)      what is known at the last of these points at which something is
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mem1.messages.digests import add, add_message
 from mem1.messages.transcript import Message
 
 T = TypeVar("T")
+_TEXT = {str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,38 @@ class Latest(OrderedDict[str, T]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """As `__getitem__`, which dict.get passes by: what is looked up is used."""
+        if key not in self:  # as most are not, and an error takes longer
+            return default
         try:
             return self[key]
-        except KeyError:
+        except KeyError:  # another thread has just taken it out
             return default
+
+
+class Trail(NamedTuple):
+    """The keys of a conversation, and what they were made of."""
+
+    owner: str
+    keys: list[str]
+    copies: list[Any]
+    """Of the first messages, as they were: their texts themselves, in dictionaries and lists that nobody else changes.
+    They are made where a conversation goes on, so that those that take turns do not pay for them."""
+    hashes: list[Any]
+    """One for each key, to go on from."""
+
+
+class _Exactly:
+    """A number in a copy, which equals itself alone: 1 is neither True nor 1.0. What is no JSON equals nothing."""
+
+    __slots__ = ("shown", "type")
+
+    def __init__(self, value: Any) -> None:
+        self.type, self.shown = type(value), repr(value) if isinstance(value, int | float) else None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is self.type and self.shown is not None and repr(other) == self.shown
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def keys_of(messages: Sequence[Message], owner: str = "") -> list[str]:
@@ -72,12 +102,57 @@ def keys_of(messages: Sequence[Message], owner: str = "") -> list[str]:
 
     `owner`: whose it is, where the messages do not tell.
     """
-    digest, keys = sha256(), list[str]()
+    return [_key(digest) for digest in _digests(_begun(owner), messages)]
+
+
+def trail_of(messages: Sequence[Message], owner: str, before: Trail | None) -> Trail:
+    """The keys; those of messages with which `before`, the call before, begins, too, are taken from there."""
+    known = 0
+    if before is not None and before.owner == owner:
+        for old, new in zip(before.copies, messages, strict=False):
+            if old != new:
+                break
+            known += 1
+    if before is None or not known:
+        trail, digest = Trail(owner, [], [], []), _begun(owner)
+    else:
+        trail = Trail(owner, before.keys[:known], before.copies[:known], before.hashes[:known])
+        digest = trail.hashes[-1].copy()
+    new = messages[known:]
+    for after in _digests(digest, new):
+        trail.keys.append(_key(after))
+        trail.hashes.append(after.copy())
+    if before is None or set(before.keys[-1:]) & set(trail.keys):
+        trail.copies.extend(map(_copy, new))
+    return trail
+
+
+def _begun(owner: str) -> Any:
+    digest = sha256()
     add(digest, owner)
+    return digest
+
+
+def _digests(digest: Any, messages: Sequence[Message]) -> Iterator[Any]:
+    """The hash after each message: the same object every time."""
     for message in messages:
         add_message(digest, message)
-        keys.append(digest.hexdigest()[:32])
-    return keys
+        yield digest
+
+
+def _key(digest: Any) -> str:
+    return digest.hexdigest()[:32]
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if kind is dict and set(map(type, value)) <= _TEXT:
+        return {key: each if type(each) is str else _copy(each) for key, each in value.items()}
+    if kind is list or kind is tuple:
+        return kind([_copy(each) for each in value])
+    return _Exactly(value)
 
 
 def newest(known: Mapping[str, T], keys: Sequence[str]) -> tuple[int, T] | None:

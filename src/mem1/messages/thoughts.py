@@ -31,6 +31,7 @@ MARKS = (
 )
 """Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Seed's,
 MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sky's, Gemma's later ones and gpt-oss's own. An open list."""
+_FIRST = frozenset(mark[0] for marks in MARKS for mark in marks)
 _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|begin_of_solution|>")
 """What gpt-oss, Cohere and Sky write between a thought and the answer."""
 _OVER = ("<|END_RESPONSE|>", "<|end_of_solution|>")
@@ -41,6 +42,8 @@ _SIGNED = frozenset(("thinking", "redacted_thinking"))
 
 def without_thoughts(text: str) -> str:
     """A text without its thoughts; the same object where it has none. In time linear in the text."""
+    if not any(map(text.__contains__, _FIRST)):
+        return text
     said = text
     for opening, closing in MARKS:
         if closing in said or opening in said:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.messages.digests import add, add_content, hashed
+from mem1.messages.digests import add_content, add_texts, hashed
 from mem1.messages.thoughts import without_thoughts
 
 Message = Mapping[str, Any]
@@ -166,7 +166,7 @@ def is_image(part: Mapping[str, Any]) -> bool:
 def digest_of(result: Result, content: Content) -> str:
     """The hash of a call and of all that it returned, the same in every process."""
     digest = sha256()
-    add(digest, result.call)
+    add_texts(digest, result.call)
     add_content(digest, content)
     return digest.hexdigest()
 
