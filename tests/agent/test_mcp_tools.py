@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp_over_http import over_http
 from mcp_stdio import NAMES
 from scripted import Script, calls, results, said
@@ -222,6 +224,31 @@ def test_an_answer_over_http_beyond_any_limit_is_refused():
         mem1.Agent(Script(said("never")), tools=[McpServer(url, timeout_s=30)]).run("go")
 
 
+def test_long_answers_come_by_the_older_transport_too_and_one_beyond_any_limit_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("mem1.agent.mcp_http.LONGEST_MESSAGE", 5 << 20)
+    official, sessions = MCPServer("pages"), set[str]()
+
+    @official.tool(structured_output=False)
+    def page(size: int, context: Context) -> str:
+        """A page."""
+        asked = context.request_context.request
+        sessions.add("" if asked is None else str(asked.url))
+        return "x" * size
+
+    sizes = (10, (1 << 20) - 200, 1 << 20, 4 << 20, 6 << 20, 11)
+    model = Script(*[calls(("page", f'{{"size": {size}}}')) for size in sizes], said("done"))
+    with over_http(official, events=True) as url:
+        server = McpServer(url, timeout_s=60, result_chars=5 << 20)
+        with mem1.Agent(model, tools=[server], memory="full") as agent:
+            assert agent.run("go").answer == "done"
+            *found, refused, last = results(agent)
+    assert [len(each) for each in found] == list(sizes[:4]) and last == "x" * 11
+    assert refused.endswith("gives no result: MCPError: an answer of more than 5,242,880 bytes; ask for less")
+    assert len(sessions) == 1 and sessions != {""}
+
+
 def test_a_command_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET", "not for servers")
     server = McpServer(SERVER, env={"MINE": "given"})
@@ -231,8 +258,6 @@ def test_a_command_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_official_server_over_http():
-    from mcp.server import MCPServer
-
     official = MCPServer("notes")
 
     @official.tool()

@@ -24,13 +24,14 @@ OK = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInf
 
 
 @contextmanager
-def over_http(official: Any) -> Iterator[str]:
-    """The address of a server made with the official package."""
-    server = uvicorn.Server(uvicorn.Config(official.streamable_http_app(), port=0, log_level="error"))
+def over_http(official: Any, *, events: bool = False) -> Iterator[str]:
+    """The address of a server made with the official package. `events`: of the older transport."""
+    app = official.sse_app() if events else official.streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_for(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/{'sse' if events else 'mcp'}"
     server.should_exit = True
     thread.join()
 

@@ -8,14 +8,15 @@ error of its own, which `fault_of` reads: whether the server certainly did not g
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mem1.agent.mcp_program import LONGEST_MESSAGE
+from mem1.agent.mcp_program import LONGEST_MESSAGE, error_for, read_message
 from mem1.net.exchange import one_line
 
 _MARK = secrets.token_hex(16)
@@ -23,6 +24,9 @@ _MARK = secrets.token_hex(16)
 _FAULT = -32_099
 _GATEWAY = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of servers that are starting, or of proxies before them."""
+_LONGEST_EVENT = 1 << 20
+"""Bytes of an event that the official client of the older transport reads; it ends at a longer one."""
+_EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +51,88 @@ def fault_of(error: Any) -> Fault | None:
 @contextlib.asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str], *, events: bool = False) -> AsyncIterator[Any]:
     """Streams of a server. `events`: it speaks the older transport, HTTP with server-sent events."""
-    from mcp.client.sse import sse_client
     from mcp.client.streamable_http import streamable_http_client
 
-    def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
-        return _client({**(headers or {}), "accept-encoding": "identity"}, timeout)
-
     if events:
-        async with sse_client(url, dict(headers), httpx_client_factory=client) as streams:
+        async with _by_events(url, headers) as streams:
             yield streams
         return
-    async with client(headers) as http, streamable_http_client(
+    async with _client(headers, None) as http, streamable_http_client(
         url, http_client=http, max_sse_event_size=LONGEST_MESSAGE
     ) as streams:  # fmt: skip
         yield streams
 
 
-def _client(headers: Mapping[str, str], timeout: Any) -> Any:
+@contextlib.asynccontextmanager
+async def _by_events(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    """Streams of the older transport. Messages that are too long for the official one pass it by."""
+    import anyio
+    from mcp.client.sse import sse_client
+
+    to_client, messages = anyio.create_memory_object_stream[Any](0)
+
+    def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
+        return _client(headers or {}, timeout, to_client.send)
+
+    async with sse_client(url, dict(headers), httpx_client_factory=client) as (shorter, requests):
+
+        async def pass_on() -> None:
+            async with to_client:
+                async for message in shorter:
+                    await to_client.send(message)
+
+        passing = asyncio.ensure_future(pass_on())
+        try:
+            yield messages, requests
+        finally:
+            passing.cancel()
+            messages.close()
+            await asyncio.gather(passing, return_exceptions=True)
+
+
+def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], Awaitable[None]] | None = None) -> Any:
+    """`deliver`: takes messages in events that are too long."""
     import httpx2
+
+    class Events(httpx2.AsyncByteStream):
+        def __init__(self, stream: Any, deliver: Callable[[Any], Awaitable[None]]) -> None:
+            self._stream, self._deliver = stream, deliver
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            event, looked, refused = bytearray(), 0, False
+            async for piece in self._stream:
+                event += piece
+                while ends := [at + len(mark) for mark in _EVENT_ENDS if (at := event.find(mark, looked)) >= 0]:
+                    whole, looked = bytes(event[: min(ends)]), 0
+                    del event[: min(ends)]
+                    if refused:
+                        refused = False
+                    elif len(whole) <= _LONGEST_EVENT:
+                        yield whole
+                    else:
+                        data = [line[5:] for line in whole.splitlines() if line.startswith(b"data:")]
+                        await self._deliver(read_message(b"\n".join(data)))
+                if len(event) > LONGEST_MESSAGE and not refused:
+                    told = error_for(event, f"an answer of more than {LONGEST_MESSAGE:,} bytes; ask for less")
+                    if told is not None:
+                        await self._deliver(told)
+                    refused = True
+                if refused:
+                    del event[:-2]
+                looked = max(0, len(event) - 2)
+            yield bytes(event)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
 
     class Client(httpx2.AsyncClient):
         async def send(self, request: Any, **how: Any) -> Any:
             if request.method != "POST":
-                return await super().send(request, **how)
+                response = await super().send(request, **how)
+                kind, packed = response.headers.get("content-type", ""), "content-encoding" in response.headers
+                if deliver is not None and kind.startswith("text/event-stream") and not packed:
+                    response.stream = Events(response.stream, deliver)
+                return response
             try:
                 response = await super().send(request, **how)
                 if "content-encoding" in response.headers:  # a few bytes could be a great many
@@ -110,7 +173,8 @@ def _client(headers: Mapping[str, str], timeout: Any) -> Any:
             await response.aclose()
         response._content = b"".join(pieces)
 
-    return Client(headers=dict(headers), timeout=timeout or httpx2.Timeout(30.0, read=300.0))
+    plain = {**headers, "accept-encoding": "identity"}
+    return Client(headers=plain, timeout=timeout or httpx2.Timeout(30.0, read=300.0))
 
 
 def _request(content: bytes) -> dict[str, Any]:

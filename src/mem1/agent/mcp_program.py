@@ -100,7 +100,7 @@ async def program(
                 if len(line) > longest:
                     complaint.ended = f"it wrote a message of more than {longest:,} bytes"
                     break
-                asyncio.run_coroutine_threadsafe(to_client.send(_read(line)), loop).result()
+                asyncio.run_coroutine_threadsafe(to_client.send(read_message(line)), loop).result()
         complaint.end()
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(to_client.close)
@@ -135,7 +135,7 @@ async def program(
             watcher.communicate(b".")
 
 
-def _read(line: bytes) -> Any:
+def read_message(line: bytes) -> Any:
     """A message, or why it is none; what answers a request, but cannot be read, is an error of that request."""
     import mcp_types
     from mcp.shared.message import SessionMessage
@@ -143,11 +143,20 @@ def _read(line: bytes) -> Any:
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
-        number = _ID.search(line, 0, _HEAD) or _ID.search(line, max(0, len(line) - _HEAD))
-        if number is None or not line.lstrip().startswith(b"{"):
-            return error
-        why = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message="its answer cannot be read as JSON")
-        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(number[1]), error=why))
+        told = error_for(line, "its answer cannot be read as JSON") if line.lstrip().startswith(b"{") else None
+        return error if told is None else told
+
+
+def error_for(answer: bytes | bytearray, why: str) -> Any:
+    """An error in the place of an answer; None: it does not tell which request it answers."""
+    import mcp_types
+    from mcp.shared.message import SessionMessage
+
+    number = _ID.search(answer, 0, _HEAD) or _ID.search(answer, max(0, len(answer) - _HEAD))
+    if number is None:
+        return None
+    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=why)
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=int(number[1]), error=error))
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:

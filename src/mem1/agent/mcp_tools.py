@@ -110,7 +110,9 @@ class McpServer:
         try:
             import mcp  # noqa: F401  (is it there)
         except ImportError as error:
-            raise UserError('MCP servers need the package mcp, version 2: pip install "mem1-agents[mcp]"') from error
+            raise UserError(
+                'MCP servers need the package mcp, version 2.3 or later: pip install "mem1-agents[mcp]"'
+            ) from error
         # a line that is no message is logged with its stack trace, which goes to stderr where nobody configured logging
         for noisy in ("mcp", "httpx2"):
             logging.getLogger(noisy).addHandler(logging.NullHandler())

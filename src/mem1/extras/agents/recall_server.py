@@ -39,7 +39,9 @@ def recall_server(path: Path, form: str = "chat") -> MCPServer:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ImageContent, TextContent
     except ImportError as error:
-        raise UserError('mem1 serve-recall needs the package mcp, version 2: pip install "mem1-agents[mcp]"') from error
+        raise UserError(
+            'mem1 serve-recall needs the package mcp, version 2.3 or later: pip install "mem1-agents[mcp]"'
+        ) from error
     log = Log(path)
     server = MCPServer("mem1-recall", log_level="ERROR")
 
