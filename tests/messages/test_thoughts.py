@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mem1.messages import Bounds, Memory, fold
-from mem1.messages.thoughts import MARKS, spoken, without_thoughts
+from mem1.messages.thoughts import MARKS, _small, spoken, without_thoughts
 
 THOUGHT = "Is <note>code 1111</note> right?\n" * 20
 
@@ -31,10 +31,46 @@ def test_a_thought_is_left_out_whole_with_only_its_end_or_cut_off(opening: str, 
         "`<think>` opens a thought and `</think>` closes it.",
         "Between <think> and </think> stands a thought.",
         "As XML:\n```\n<think>\nhm\n</think>\n```\nThat is all.",
+        "`<Think>` is no `<THINK>`; between <Think> and </Think> stands a thought.",
+        "[think](https://example.org) of it",
+        "<|start_thinking|> has capitals",
+        "<reflection>\nI was late.\n</reflection>\n<reason>\nRain.\n</reason>",
+        "<material>\n<reflection>0.4</reflection>\n</material>",
+        "<notes>\n<scratchpad>\nmilk\n</scratchpad>\n</notes>",
+        "Here it is.\n<scratchpad>milk</scratchpad>\nThat is all.",
+        "<scratchpad>milk</scratchpad>",
+        "<scratchpad>milk",
+        "<scratchpads>milk</scratchpads> and </scratchpad>",
     ],
 )
 def test_what_only_speaks_of_thoughts_stays(text: str):
     assert without_thoughts(text) is text
+
+
+@pytest.mark.parametrize("opening", ["<Think>", "<THINK>", "<Thought>", "<ThInKing>", "<REASONING_SCRATCHPAD>"])
+def test_marks_in_small_letters_count_in_any_case(opening: str):
+    closing = f"</{opening[1:]}"
+    for ends in (closing, closing.lower(), closing.upper()):
+        assert without_thoughts(f"{opening}\u0130 {THOUGHT}{ends}\n\u0130 4711") == "\u0130 4711"
+        assert without_thoughts(f"\u0130\u0130 {THOUGHT}{ends}\n4711") == "4711"
+
+
+def test_letters_keep_their_places_when_they_are_made_small():
+    every = "".join(map(chr, range(0x110000)))
+    assert len(_small(every)) == len(every)
+    assert _small("<THINK>\u0130</Think>") == "<think>i</think>"
+
+
+@pytest.mark.parametrize("opening", ["<scratchpad>", "<SCRATCHPAD>"])
+def test_a_scratchpad_that_a_text_begins_with_is_a_thought(opening: str):
+    closing = f"</{opening[1:]}"
+    assert without_thoughts(f"\n{opening}\n{THOUGHT}{closing}\n\n<answer>4711</answer>") == "<answer>4711</answer>"
+    assert without_thoughts(f"{opening}hm{closing}<think>hm</think>4711") == "4711"
+
+
+def test_what_is_reflected_on_in_a_thought_is_part_of_it():
+    text = "<thinking>\n1901\n<reflection>\nNo, 1902.\n</reflection>\n</thinking>\n<output>1902</output>"
+    assert without_thoughts(text) == "<output>1902</output>"
 
 
 def test_fences_in_a_thought_are_none_of_the_answers():
@@ -70,7 +106,15 @@ def test_a_message_loses_its_thoughts_unless_they_are_signed_or_all_it_has(conte
 
 
 @pytest.mark.parametrize(
-    "text", ["<think>" * 40_000, "</think>" * 40_000, "\n<think>`" * 30_000, "x" * 300_000 + "<think></think>" * 20_000]
+    "text",
+    [
+        "<think>" * 40_000,
+        "</think>" * 40_000,
+        "\n<think>`" * 30_000,
+        "x" * 300_000 + "<think></think>" * 20_000,
+        "<scratchpad>" * 40_000,
+        "<THINK>a</THINK>" * 20_000,
+    ],
 )
 def test_long_texts_take_no_longer_than_their_length(text: str):
     before = process_time()

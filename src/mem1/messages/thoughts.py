@@ -5,7 +5,9 @@
     without_thoughts("<think>Which ci")                         ->  ""         cut off
     without_thoughts("`<think>` opens a thought.")              ->  as it is
 
-A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block.
+A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
+small letters count in any case. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with
+it and something follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ MARKS = (
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
     ("<reasoning>", "</reasoning>"),
+    ("<reasoning_scratchpad>", "</reasoning_scratchpad>"),
+    ("<antthinking>", "</antthinking>"),
     ("<seed:think>", "</seed:think>"),
     ("<mm:think>", "</mm:think>"),
     ("<longcat_think>", "</longcat_think>"),
@@ -29,8 +33,10 @@ MARKS = (
     ("<unused94>thought", "<unused95>"),
     ("<|channel|>analysis<|message|>", "<|end|>"),
 )
-"""Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Seed's,
-MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sky's, Gemma's later ones and gpt-oss's own. An open list."""
+"""Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Hermes
+Agent's, Claude's, Seed's, MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sky's, Gemma's later ones and gpt-oss's
+own. An open list."""
+_SCRATCHPAD = ("<scratchpad>", "</scratchpad>")
 _FIRST = frozenset(mark[0] for marks in MARKS for mark in marks)
 _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|begin_of_solution|>")
 """What gpt-oss, Cohere and Sky write between a thought and the answer."""
@@ -44,10 +50,14 @@ def without_thoughts(text: str) -> str:
     """A text without its thoughts; the same object where it has none. In time linear in the text."""
     if not any(map(text.__contains__, _FIRST)):
         return text
-    said = text
+    said = _without_scratchpad(text)
+    small = _small(said)
     for opening, closing in MARKS:
-        if closing in said or opening in said:
-            said = _without(said, opening, closing)
+        looked_at = small if opening.islower() else said
+        if closing in looked_at or opening in looked_at:
+            left = _without(said, looked_at, opening, closing)
+            if left is not said:
+                said, small = left, _small(left)
     if said is not text:
         for mark in _FINAL:
             said = said.removeprefix(mark)
@@ -84,14 +94,28 @@ def _spoken_part(part: Any) -> Any:
     return {**part, "text": said} if said else None
 
 
-def _without(text: str, opening: str, closing: str) -> str:
+def _small(text: str) -> str:
+    """The text in small letters, with each at its place: of all, only the Turkish capital I would become two."""
+    return text.replace("\u0130", "I").lower()
+
+
+def _without_scratchpad(text: str) -> str:
+    opening, closing = _SCRATCHPAD
+    if text.lstrip()[: len(opening)].lower() != opening:
+        return text
+    ends = _small(text).find(closing)
+    return (text[ends + len(closing) :].strip() if ends >= 0 else "") or text
+
+
+def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
+    """`looked_at`: the text, or its small letters, for marks in any case."""
     kept, at, look = list[str](), 0, 0
     counted, fences, passed = 0, 0, -1
-    start, stop = text.find(opening), text.find(closing)
+    start, stop = looked_at.find(opening), looked_at.find(closing)
     while True:
         # what was not found once is not looked for again
-        start = text.find(opening, look) if 0 <= start < look else start
-        stop = text.find(closing, look) if 0 <= stop < look else stop
+        start = looked_at.find(opening, look) if 0 <= start < look else start
+        stop = looked_at.find(closing, look) if 0 <= stop < look else stop
         if start < 0 and stop < 0:
             break
         opens = stop < 0 or 0 <= start < stop
