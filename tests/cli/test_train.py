@@ -103,7 +103,7 @@ def test_a_run_trains_evaluates_and_prints_one_json_object(
         ("trained", "constant", 2, 3),
     ]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["rows"] == rows
-    assert "policy" in err
+    assert "policy" in err and "EM: by the scorer squad" in err.splitlines()
 
     assert "exists and is not empty; continue the run in it with --resume" in terminal.error(
         "train", recipe, "--out", tmp_path / "run"

@@ -34,7 +34,7 @@ from mem1.interrupts import Interrupted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mem1.engines.device import Machine
+    from mem1.engines.device import Computed, Machine
     from mem1.evaluation.metrics import Row
     from mem1.policy.policy import Policy
     from mem1.recipe.recipe import Recipe
@@ -76,7 +76,6 @@ def command(
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.engines.device import Machine
-    from mem1.policy.protocol import resolve
     from mem1.run_folder import pin_model
     from mem1.training.ranks.placement import Placement, joined_for
     from mem1.training.train import train
@@ -97,8 +96,7 @@ def command(
             say(f"--resume: {folder} holds no run (config.toml is missing); a new one is started", "warning")
         console.print(f"Training {path.stem}; everything is written to {folder}", soft_wrap=True)
         computed = Placement.of(config, ranks).computed
-        for note in (str(computed), f"protocol: {resolve(config)}", *ranks.device.few_workers(config.workers)):
-            console.print(note, markup=False, soft_wrap=True)
+        _print_notes(console, config, computed, ranks)
         with bars(console) as progress:
             finished = train(
                 config,
@@ -119,6 +117,16 @@ def command(
     rows = evaluate_policy(config, finished.policy, ranks.device, name="trained", folder=folder / "evaluation")
     (folder / "result.json").write_text(json.dumps({"rows": [row.as_dict() for row in rows]}, indent=2))
     show(rows, as_json=as_json, computed=computed)
+
+
+def _print_notes(console: Console, config: Recipe, computed: Computed, ranks: Ranks) -> None:
+    """What the lines of a training do not say."""
+    from mem1.envs.tasks import QuestionTasks
+    from mem1.policy.protocol import resolve
+
+    scorer = [f"EM: by the scorer {config.tasks.scorer}"] if isinstance(config.tasks, QuestionTasks) else []
+    for note in (str(computed), f"protocol: {resolve(config)}", *scorer, *ranks.device.few_workers(config.workers)):
+        console.print(note, markup=False, soft_wrap=True)
 
 
 def _resume(command: Sequence[str], run: Path) -> str:
@@ -237,7 +245,6 @@ def quickstart(
     from mem1.engines.device import Machine
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
-    from mem1.policy.protocol import resolve
     from mem1.training.ranks.placement import Placement
     from mem1.training.ranks.processes import Ranks
 
@@ -245,8 +252,7 @@ def quickstart(
     console.print(f"mem1 quickstart, seed {seed}, memory {memory}; everything is written to {folder}", soft_wrap=True)
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
-    for note in (str(computed), f"protocol: {resolve(config)}", *ranks.device.few_workers(config.workers)):
-        console.print(note, markup=False, soft_wrap=True)
+    _print_notes(console, config, computed, ranks)
     warn_of_little_memory(config, machine(invocation) or Machine.here())
     with alone_in(folder):
         rows = _quickstart(config, ranks, folder, resume, console)

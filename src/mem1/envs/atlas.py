@@ -22,7 +22,7 @@ from mem1.records import Question, Task
 from mem1.retrieval import BM25
 from mem1.tasks.atlas import AtlasMaterial, Expert, Laziness, World, make_world
 from mem1.tasks.compose import Composition, Split, check_depth, compose_as
-from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice
 
 _DEVELOPMENT = 10_000_000
 """Distance from the first training world to the first development world, so that training never draws one."""
@@ -50,7 +50,6 @@ class AtlasTasks(QuestionTasks):
     """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
-    turn_limit: TurnLimit = TurnLimit()
     laziness: Laziness = Laziness()
     """Habits of the expert in demonstrations."""
     excerpt: int | None = Field(default=None, ge=1)
@@ -123,13 +122,7 @@ class _Atlas(TaskSource):
                 config.depth,
                 questions=questions,
                 material=AtlasMaterial(world, config.hops),
-                form=TaskTemplate(
-                    prompt=config.own_prompt(self.tags),
-                    tags=self.tags,
-                    turn_limit=config.turn_limit,
-                    corpus=world.name,
-                    labels=config.labels,
-                ),
+                form=config.template(self.tags, world.name, labels=config.labels),
                 objectives=objectives,
                 count=per_world,
                 seed=seed,

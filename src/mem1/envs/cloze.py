@@ -62,7 +62,7 @@ from mem1.tasks.compose import (
 )
 from mem1.tasks.datasets import read_questions
 from mem1.tasks.datasets.files import PREFIX
-from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate
 
 if TYPE_CHECKING:
     from mem1.retrieval.bm25 import BM25
@@ -272,7 +272,6 @@ class ClozeTasks(QuestionTasks):
     """Number of words shown of each passage, around the best match of the query."""
     titles: bool = False
     """Show each passage's title before its words."""
-    turn_limit: TurnLimit = TurnLimit()
     laziness: Laziness = Laziness()
     """Habits of the expert in demonstrations: diligent, stop and forget. Ignored for dependent or real questions, whose
     expert simply searches each question."""
@@ -376,10 +375,7 @@ class _Clozes(TaskSource):
 
     @cached_property
     def _form(self) -> TaskTemplate:
-        config = self.config
-        return TaskTemplate(
-            prompt=config.own_prompt(self.tags), tags=self.tags, turn_limit=config.turn_limit, corpus=self._corpus
-        )
+        return self.config.template(self.tags, self._corpus)
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config

@@ -32,7 +32,7 @@ from mem1.tasks.english.frames import notice_text, write
 from mem1.tasks.english.questions import ALL_ASKED, Asked, Asker
 from mem1.tasks.english.solver import Solver
 from mem1.tasks.english.world import ENTITIES, EnglishWorld, make_english_world
-from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice
 
 BROKEN = "a query broke a rule: "
 """How the answer of an attempt begins that broke a rule; it scores 0."""
@@ -52,7 +52,8 @@ class EnglishTasks(QuestionTasks):
     prompts: ClassVar[tuple[str, str, str]] = ("mem1", "mem1-example", "tools")
     kind: str = "english"
     family: Family = "independent"
-    """What has to be remembered: independent, chain, shared, constraint, update or budget."""
+    """What has to be remembered: independent, chain, shared, constraint, update or budget, which has a turn limit of
+    its own."""
     level: int = Field(default=1, ge=1)
     """How hard it is, from 1; what that means depends on the family."""
     entities: int = Field(default=ENTITIES, ge=40, le=700)
@@ -72,8 +73,6 @@ class EnglishTasks(QuestionTasks):
     """Text at the head of every context. None: as [protocol] and these tasks need it."""
     top_k: int = Field(default=2, ge=1)
     """Passages per search."""
-    turn_limit: TurnLimit = TurnLimit()
-    """Turns of a task; the family budget has its own."""
     memory: int | None = Field(default=None, ge=0)
     """Tokens of memory of the scripted solver; None: as many as it likes."""
     laziness: Laziness = CLEAN
@@ -170,12 +169,7 @@ class EnglishSource(TaskSource):
                 config.family,
                 config.level,
                 asker,
-                TaskTemplate(
-                    prompt=config.own_prompt(self.tags),
-                    tags=self.tags,
-                    turn_limit=config.turn_limit,
-                    corpus=asker.world.name,
-                ),
+                config.template(self.tags, asker.world.name),
                 objectives=objectives,
                 count=per_world,
                 seed=seed,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.envs.hub_corpus import local_corpus
@@ -55,7 +55,7 @@ from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.gold_expert import GoldExpert
-from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit
+from mem1.tasks.prompts import PromptChoice, TaskTemplate
 
 Style = Literal["titled", "released", "bare", "addressed"]
 """Layout of a passage: "Doc 1 (Title: Oslo) text", "Doc 1(Title: Oslo) text" as in MEM1's released code, the text
@@ -188,9 +188,6 @@ class QuestionFiles(QuestionTasks):
     recognised from their content."""
     aliases: str | None = None
     """id_aliases.json of 2WikiMultihopQA; None: the answers of the questions' files alone."""
-    scorer: str = SQUAD
-    """When an answer is right: squad, by SQuAD's rules; exact, where signs, points and units count; or one of your own,
-    as package.module:name."""
     development_questions: str | None = None
     """File of the questions of validations during training (`evaluation.every`); None: no validation."""
     decompose: bool = False
@@ -203,14 +200,6 @@ class QuestionFiles(QuestionTasks):
     """Append a question mark to every question without one."""
     depth: int | None = Field(default=None, ge=1)
     """Longest chain of references in a task; None: 1, or 0 with independent questions."""
-    turn_limit: TurnLimit = TurnLimit()
-
-    @field_validator("scorer")
-    @classmethod
-    def _scorer_is_known(cls, name: str) -> str:
-        if not callable(register.scorer.get(name)):
-            raise ValueError("the scorer must be a function (prediction, gold aliases) -> 0 or 1")
-        return name
 
     @model_validator(mode="after")
     def _options_go_together(self) -> QuestionFiles:
@@ -311,13 +300,7 @@ class FileQuestions(TaskSource):
 
     @cached_property
     def _form(self) -> TaskTemplate:
-        return TaskTemplate(
-            prompt=self.config.own_prompt(self.tags),
-            tags=self.tags,
-            turn_limit=self.config.turn_limit,
-            corpus=self.corpus,
-            scorer="" if self.config.scorer == SQUAD else self.config.scorer,
-        )
+        return self.config.template(self.tags, self.corpus)
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         config = self.config

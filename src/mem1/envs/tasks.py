@@ -27,9 +27,10 @@ from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Metric, Passage, Task, Trajectory
 from mem1.registry import register
+from mem1.scoring import SQUAD
 from mem1.tasks.compose import Split
 from mem1.tasks.gold_expert import GoldExpert
-from mem1.tasks.prompts import PromptChoice, instructs
+from mem1.tasks.prompts import PromptChoice, TaskTemplate, TurnLimit, instructs
 
 Reward = Callable[[Task, Trajectory], float]
 """The reward of a finished attempt, which has its ending, answer, turns, metrics and the environment's own reward."""
@@ -212,6 +213,29 @@ class QuestionTasks(TasksConfig):
     reward: str = "sum"
     """For a task of N questions, sum: the number of exact matches, in [0, N], so that larger tasks weigh more outside
     the group-normalised algorithms; mean: their share, in [0, 1]; or one of your own, as package.module:name."""
+    scorer: str = SQUAD
+    """When an answer is right: squad, by SQuAD's rules; exact, where signs, points and units count; or one of your own,
+    as package.module:name."""
+    turn_limit: TurnLimit = TurnLimit()
+    """Turns of a task."""
+
+    @pydantic.field_validator("scorer")
+    @classmethod
+    def _scorer_is_known(cls, name: str) -> str:
+        if not callable(register.scorer.get(name)):
+            raise ValueError("the scorer must be a function (prediction, gold aliases) -> 0 or 1")
+        return name
+
+    def template(self, tags: Tags, corpus: str, *, labels: int | None = None) -> TaskTemplate:
+        """What tasks that search this collection have in common."""
+        return TaskTemplate(
+            prompt=self.own_prompt(tags),
+            tags=tags,
+            turn_limit=self.turn_limit,
+            corpus=corpus,
+            labels=labels,
+            scorer="" if self.scorer == SQUAD else self.scorer,
+        )
 
 
 def passage_texts(passages: Sequence[Passage]) -> Iterable[str]:

@@ -1,0 +1,75 @@
+"""What the configurations of question tasks have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+from cloze_documents import corpus
+from samples import write_lines
+
+from mem1.envs.atlas import AtlasTasks
+from mem1.envs.cloze import ClozeTasks, make_cloze_folder
+from mem1.envs.english import EnglishTasks
+from mem1.envs.search import MultihopTasks
+from mem1.envs.tasks import QuestionTasks
+from mem1.errors import UserError
+from mem1.evaluation.metrics import scorer_names
+from mem1.protocol import PAPER
+from mem1.records import Ended, Trajectory
+from mem1.tasks.cloze import ClozeOptions
+from mem1.tasks.english.families import LEVELS, smallest
+
+SMALL = {"entities": 60, "worlds": 1}
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[type[QuestionTasks], dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("tasks")
+    make_cloze_folder(corpus(60), folder / "clozes", ClozeOptions(development=0.2, test=0.2), corpus="towns")
+    questions = write_lines(folder / "q.jsonl", {"id": "1", "question": "Which code?", "answers": ["-4 Bq"]})
+    passages = write_lines(folder / "c.jsonl", {"id": "p", "title": "Code", "text": "The code is -4 Bq."})
+    return {
+        "atlas": (AtlasTasks, {**SMALL, "questions_per_world": 60}),
+        "cloze": (ClozeTasks, {"corpus": str(folder / "clozes")}),
+        "english": (EnglishTasks, SMALL),
+        "multihop": (MultihopTasks, {"questions": str(questions), "corpus": str(passages)}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["atlas", "cloze", "english", "multihop"])
+def test_every_kind_of_questions_takes_a_scorer(
+    kind: str, kinds: dict[str, tuple[type[QuestionTasks], dict[str, Any]]]
+):
+    made, settings = kinds[kind]
+    given = {"squad": (1.0, 1.0, 0.0), "exact": (1.0, 0.0, 0.0), "mem1.scoring:contains": (1.0, 1.0, 1.0)}
+    for scorer, expected in given.items():
+        source = made(scorer=scorer, **settings).source("evaluation", PAPER)
+        (task,) = source.tasks(objectives=1, count=1, seed=0)
+        gold = task.questions[0].answers[0]
+        answers = (gold, f"#{gold}", f"It is {gold} now")
+        assert tuple(source.environment.score(task, answer).reward for answer in answers) == expected
+        assert scorer_names([Trajectory(turns=(), ended=Ended.ANSWERED, task=task)]) == scorer
+    assert made(**settings).scorer == "squad"
+
+
+@pytest.mark.parametrize("family", LEVELS)
+def test_the_families_of_english_keep_the_scorer(family: str):
+    source = EnglishTasks(family=family, scorer="exact", **SMALL).source("evaluation", PAPER)
+    for task in source.tasks(objectives=smallest(family, 1), count=3, seed=0):
+        assert task.scorer == "exact"
+        golds = "; ".join(question.answers[0] for question in task.questions)
+        assert source.environment.score(task, golds).metrics["em"] == (1.0,) * task.objectives
+
+
+def test_an_unknown_scorer_is_refused():
+    with pytest.raises((UserError, pydantic.ValidationError), match="nosuch"):
+        AtlasTasks(scorer="nosuch")
+    with pytest.raises(pydantic.ValidationError, match="must be a function"):
+        AtlasTasks(scorer="mem1.scoring:SQUAD")
+
+
+def test_a_task_of_the_default_scorer_is_written_as_before():
+    assert QuestionTasks().template(PAPER, "c").scorer == ""
+    assert QuestionTasks(scorer="exact").template(PAPER, "c", labels=9).labels == 9
