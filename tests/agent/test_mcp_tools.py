@@ -81,6 +81,13 @@ def test_lines_that_are_no_messages_are_passed_over_without_a_word(capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_list_that_comes_again_under_the_same_cursor_ends():
+    model = Script(said("ok"))
+    with mem1.Agent(model, tools=[McpServer(f"{SERVER} again")]) as agent:
+        agent.run("go")
+    assert names(model) == ["recall", *(name.replace("/", "_") for name in NAMES)]
+
+
 def test_any_name_becomes_one_that_providers_take():
     taken = set[str]()
     for name in ("a b", "a\x1b[31mb", "a_b", "a_b", "", "\n", "größe", "x" * 500, "x" * 70):

@@ -37,12 +37,16 @@ def over_http(official: Any, *, events: bool = False) -> Iterator[str]:
 
 
 class Served:
-    def __init__(self, port: int = 0) -> None:
+    """`events`: it answers in server-sent events."""
+
+    def __init__(self, port: int = 0, *, events: bool = False) -> None:
         self.tools: dict[str, dict[str, Any]] = {"note": {}, "look": {"annotations": {"readOnlyHint": True}}}
         self.sessions: set[str] = set()
         self.calls: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.next: list[Any] = []
+        self.text: str | None = None
+        """Of all results; None: the name of the tool, and the header authorization."""
         self.connections: list[socket.socket] = []
         served = self
 
@@ -58,8 +62,11 @@ class Served:
 
             def answer(self, status: int, body: Any = None, session: str = "") -> None:
                 data = b"" if body is None else json.dumps({"jsonrpc": "2.0", **body}).encode()
+                in_events = events and status == 200 and bool(data)
+                if in_events:
+                    data = b": hello\r\n\r\nevent: message\r\ndata: " + data + b"\r\n\r\n"
                 self.send_response(status)
-                self.send_header("content-type", "application/json")
+                self.send_header("content-type", "text/event-stream" if in_events else "application/json")
                 self.send_header("content-length", str(len(data)))
                 if session:
                     self.send_header("mcp-session-id", session)
@@ -100,7 +107,7 @@ class Served:
                 elif isinstance(fault, int):
                     self.answer(fault)
                 else:
-                    text = f"{asked['name']} {self.headers.get('authorization')}"
+                    text = served.text or f"{asked['name']} {self.headers.get('authorization')}"
                     self.answer(200, {"id": number, "result": {"content": [{"type": "text", "text": text}]}})
 
         self._http = ThreadingHTTPServer(("127.0.0.1", port), Handler)

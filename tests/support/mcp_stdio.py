@@ -6,6 +6,7 @@ python mcp_stdio.py garbage    writes lines that are no messages before each ans
 python mcp_stdio.py silent     never answers
 python mcp_stdio.py broken     writes to stderr and ends
 python mcp_stdio.py endless    its list of tools has another page, always
+python mcp_stdio.py again      the same, always under the same cursor
 python mcp_stdio.py crowd      its list of tools has 1,001 on one page
 python mcp_stdio.py huge       descriptions of 20 MB, a schema of 1 MB, and results of 50 MB
 python mcp_stdio.py deep       a schema of 600 levels
@@ -66,7 +67,8 @@ def answer(method: str, params: dict[str, Any], how: str) -> dict[str, Any] | No
         if how == "deep":
             for _ in range(300):
                 tools[0]["inputSchema"] = {"type": "object", "properties": {"a": tools[0]["inputSchema"]}}
-        return {"tools": tools, **({"nextCursor": "more"} if how == "endless" else {})}
+        more = {"endless": f"{params.get('cursor', '')}x", "again": ""}
+        return {"tools": tools, **({"nextCursor": more[how]} if how in more else {})}
     return called(params["name"], params.get("arguments") or {}, how) if method == "tools/call" else None
 
 

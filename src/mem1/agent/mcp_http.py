@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.agent.mcp_answers import mended
 from mem1.agent.mcp_program import LONGEST_MESSAGE, error_for, read_message
 from mem1.net.exchange import one_line
 
@@ -129,15 +130,14 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
         async def send(self, request: Any, **how: Any) -> Any:
             if request.method != "POST":
                 response = await super().send(request, **how)
-                kind, packed = response.headers.get("content-type", ""), "content-encoding" in response.headers
-                if deliver is not None and kind.startswith("text/event-stream") and not packed:
+                if _mends_events(response) and deliver is not None:
                     response.stream = Events(response.stream, deliver)
                 return response
             try:
                 response = await super().send(request, **how)
                 if "content-encoding" in response.headers:  # a few bytes could be a great many
                     raise httpx2.DecodingError("its answer is compressed, which was not asked for")
-                if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                if not _mends_events(response):
                     await _read(response)
             except httpx2.HTTPError as error:
                 early = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
@@ -160,6 +160,14 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
         error = {"code": _FAULT, "message": why, "data": data}
         return httpx2.Response(200, json={"jsonrpc": "2.0", "id": message["id"], "error": error}, request=request)
 
+    def _mends_events(response: Any) -> bool:
+        """Whether it comes in events, which are mended on the way."""
+        comes = response.headers.get("content-type", "").startswith("text/event-stream")
+        comes = comes and "content-encoding" not in response.headers
+        if comes:
+            response.stream = Mended(response.stream)
+        return comes
+
     async def _read(response: Any) -> None:
         """Reads an answer in one go; those in events are limited by the event."""
         pieces, left = list[bytes](), LONGEST_MESSAGE
@@ -171,7 +179,33 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
                 pieces.append(piece)
         finally:
             await response.aclose()
-        response._content = b"".join(pieces)
+        response._content = mended(b"".join(pieces))
+
+    class Mended(httpx2.AsyncByteStream):
+        """Events line by line, which are mended; the transport limits the length of an event."""
+
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = bytearray()
+            async for piece in self._stream:
+                left += piece
+                if len(left) > LONGEST_MESSAGE:
+                    end = len(left)
+                elif b"\n" in piece or b"\r" in piece:
+                    end = max(left.rfind(b"\n"), left.rfind(b"\r")) + 1
+                else:
+                    continue
+                for line in bytes(left[:end]).splitlines(keepends=True):
+                    field, _, data = line.partition(b":")
+                    bare = data.rstrip(b"\r\n")
+                    yield b"data:" + mended(bare) + data[len(bare) :] if field == b"data" else line
+                del left[:end]
+            yield bytes(left)
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
 
     plain = {**headers, "accept-encoding": "identity"}
     return Client(headers=plain, timeout=timeout or httpx2.Timeout(30.0, read=300.0))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mem1.agent.background import Background
+from mem1.agent.mcp_answers import made_sound
 from mem1.agent.mcp_http import fault_of
 from mem1.agent.mcp_program import Complaint
 from mem1.agent.tools import ToolFailed
@@ -249,7 +250,7 @@ async def client_of(where: Any, limit_s: float, changed: Callable[[], None]) -> 
                 async for _ in events:
                     changed()
 
-    async with Client(where, read_timeout_seconds=limit_s, message_handler=hear) as client:
+    async with Client(made_sound(where), read_timeout_seconds=limit_s, message_handler=hear) as client:
         tools = client.server_capabilities.tools
         modern = client.session.discover_result is not None
         listening = asyncio.ensure_future(listen(client)) if modern and tools and tools.list_changed else None

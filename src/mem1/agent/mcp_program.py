@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mem1.agent.mcp_answers import mended
 from mem1.net.exchange import one_line
 from mem1.programs import kill, watch
 
@@ -141,7 +142,7 @@ def read_message(line: bytes) -> Any:
     from mcp.shared.message import SessionMessage
 
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(mended(line), by_name=False))
     except ValueError as error:
         told = error_for(line, "its answer cannot be read as JSON") if line.lstrip().startswith(b"{") else None
         return error if told is None else told

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import pydantic_core
-
 from mem1.agent.background import Background
 from mem1.agent.mcp_http import over_http
 from mem1.agent.mcp_link import Link, client_of
@@ -247,7 +245,7 @@ class _Declared:
 def _listed(link: Link, ends: float) -> Iterator[_Declared]:
     """All tools of a server, page by page. Raises NotDone at the time `ends`, and ValueError for too many."""
     cursor: str | None = None
-    tools = 0
+    tools, cursors = 0, set[str]()
     while True:
         at = cursor
         ask: Callable[[Any], Any] = lambda client, at=at: client.list_tools(cursor=at, cache_mode="refresh")  # noqa: E731
@@ -265,8 +263,9 @@ def _listed(link: Link, ends: float) -> Iterator[_Declared]:
                 schema=tool.input_schema,
                 repeatable=hints is not None and bool(hints.read_only_hint or hints.idempotent_hint),
             )
-        if cursor is None:
+        if cursor is None or cursor in cursors:  # the same page, again and again
             return
+        cursors.add(cursor)
 
 
 def _cut(text: str, most: int, more: str = "") -> str:
@@ -288,19 +287,6 @@ def _usable(name: str, taken: Collection[str]) -> str:
 
 
 def _text(result: Any) -> str:
-    """The text of a result; what is no text is named."""
-    text = "\n".join(part.text if part.type == "text" else _named(part) for part in result.content)
-    if result.is_error:
-        return text or "the tool failed and does not say why"
-    if not text and result.structured_content:
-        return pydantic_core.to_json(result.structured_content).decode()
-    return text or "done"
-
-
-def _named(part: Any) -> str:
-    inner = getattr(part, "resource", None)
-    if isinstance(text := getattr(inner, "text", None), str):
-        return text
-    kind = getattr(part, "mime_type", None) or getattr(inner, "mime_type", None) or "of unknown type"
-    where = getattr(part, "uri", None) or getattr(inner, "uri", None)
-    return f"[{part.type}, {kind}{f', {where}' if where else ''}: not text, so it is not shown]"
+    """The text of a result; all of its parts are texts (mem1.agent.mcp_answers)."""
+    text = "\n".join([part.text for part in result.content])
+    return text or ("the tool failed and does not say why" if result.is_error else "done")
