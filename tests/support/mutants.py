@@ -385,7 +385,7 @@ MUTANTS = (
     _mutant("keys of the former context", "MEM1, 2", "training.logprobs:plan_attention", stale_keys, EXACT),
     _mutant("results see themselves only", "MEM1, 2", "training.logprobs:plan_attention", lonely_results, EXACT),
     _mutant("state trained twice", "-", "packing.tree:Trie.lay_out", copy_trained, "tokens trained exactly once"),
-    _mutant("no temperature in the trainer", "-", "training.logprobs:columns", no_temperature, SAMPLER),
+    _mutant("no temperature in the trainer", "-", "training.head:columns", no_temperature, SAMPLER),
     _mutant("top-p in the sampler", "TRL #6789", "engines.local:Batch._sample", top_p, SAMPLER),
     _mutant("stop token lost", "-", "rollout:turn_of", no_stop_token, "recorded as sampled"),
     _mutant(

@@ -7,7 +7,7 @@
 Packed, all contexts of all trajectories are computed as one token tree (`mem1.packing`); unpacked, each turn alone.
 Both give the same numbers and gradients, in the order of trajectories, turns, tokens. The state of a sampled token is
 the last hidden state *before* it, at the tree's `parent`: its logit is computed from it, and a critic reads the value
-from it too. Under `torch.autocast` the model runs in its dtype; the log-softmax is in fp32 (fp64 for fp64 models).
+from it too. Under `torch.autocast` the model runs in its dtype; `mem1.training.head` has what follows.
 
 Letters: T tokens of the tree, M sampled tokens, N distinct ones, D hidden size, V vocabulary.
 """
@@ -22,20 +22,14 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from mem1.errors import UserError
 from mem1.packing import Pack, TokenTree, pack
 from mem1.packing.attention import IMPLEMENTATION, Backend, check_packable, plan_attention, tree_attention
 from mem1.records import Trajectory, Turn
+from mem1.training.head import Entropy, columns, head_columns
 from mem1.training.ranks.processes import as_forward
-
-LOGITS_AT_ONCE = 1 << 24
-"""Most logits held in fp32 at a time; beyond it they are computed in pieces, again in the backward pass."""
-
-Entropy = Literal["none", "value", "gradient"]
-"""Whether the entropy of each token's distribution is computed, and with gradient."""
 
 
 def completion_logprobs(
@@ -164,41 +158,6 @@ def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "
         targets_N=tree.input_ids[nodes].to(device),
         repeat_M=repeat_M.to(device),
     )
-
-
-def head_columns(
-    model: PreTrainedModel, hidden: Tensor, targets: Tensor, temperature: float, entropy: Entropy
-) -> Tensor:
-    """`columns` of the logits of final hidden states, without all logits in memory at once."""
-    head = model.get_output_embeddings()
-    assert isinstance(head, nn.Linear)
-
-    def piece(hidden: Tensor, targets: Tensor) -> Tensor:
-        return columns(head(hidden), targets, temperature, entropy)
-
-    rows = max(1, LOGITS_AT_ONCE // head.out_features)
-    if len(hidden) <= rows:
-        return piece(hidden, targets)
-    pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
-    return torch.cat([checkpoint(piece, h, t, use_reentrant=False) for h, t in pairs])
-
-
-def columns(logits: Tensor, targets: Tensor, temperature: float, entropy: Entropy) -> Tensor:
-    """(rows, V) logits -> (rows, 1) log-probs of the targets, or (rows, 2) with the entropies in nats.
-
-    Raises ValueError if temperature is not positive.
-    """
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0 in training, not {temperature}")
-    scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    logprobs_V = torch.log_softmax(scaled, dim=-1)
-    logprobs = logprobs_V.gather(-1, targets[:, None])
-    if entropy == "none":
-        return logprobs
-    if entropy == "value":
-        return torch.cat([logprobs, torch.special.entr(logprobs_V.detach().exp()).sum(-1, keepdim=True)], dim=-1)
-    # entr has no finite gradient where a probability rounds to 0
-    return torch.cat([logprobs, -(logprobs_V.exp() * logprobs_V).sum(-1, keepdim=True)], dim=-1)
 
 
 def _score_turn(model: PreTrainedModel, turn: Turn, temperature: float, entropy: Entropy) -> tuple[Tensor, Tensor]:
