@@ -268,7 +268,7 @@ def rl(here: Here) -> None:
     recipe = load_recipe(
         "atlas-quick",
         *(f"model.path={folder}", f"model.device={here.device}", "model.dtype=bfloat16", "workers=1"),
-        *('distributed={mixed_precision="bf16"}', "tasks.reward=gpu_parts:every_second", "rl.epochs=1"),
+        *("model.training_dtype=bfloat16", "tasks.reward=gpu_parts:every_second", "rl.epochs=1"),
         *(f"rl.tasks_per_step={tasks}", "rl.group_size=8", "rl.pack_tokens=16384"),
         f"rl.curriculum=[{{steps={steps},objectives=[{1 if here.tiny else 4}]}}]",
     )

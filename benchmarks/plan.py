@@ -79,6 +79,7 @@ class Row:
         return attempts(self.context, self.shape.vocab_size, turns=self.turns)
 
 
+BF16 = ("model.training_dtype=bfloat16", "model.dtype=float32")
 ROWS = (
     Row("Qwen2, constant", QWEN2),
     Row("Qwen2, full", QWEN2, context="full"),
@@ -86,7 +87,8 @@ ROWS = (
     Row("Qwen2, one context a row", QWEN2, ("rl.packed=false",)),
     Row("Qwen3, constant", QWEN3),
     Row("Qwen3, checkpointing", QWEN3, (CHECKPOINTS,)),
-    Row("Qwen3, checkpointing, bf16", QWEN3, (CHECKPOINTS, "distributed.mixed_precision=bf16")),
+    Row("Qwen3, bf16", QWEN3, BF16),
+    Row("Qwen3, sharded, checkpointing, bf16", QWEN3, (CHECKPOINTS, *BF16)),
     Row("Qwen3, LoRA", QWEN3, ("lora.rank=8",)),
     Row("Qwen3, LoRA, checkpointing", QWEN3, ("lora.rank=8", CHECKPOINTS)),
     Row("Qwen3, PPO: critic of its own, reference", QWEN3, PPO),

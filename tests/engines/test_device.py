@@ -111,11 +111,14 @@ class TestTheChoice:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_recipe_asks_for_the_gpu_and_trains_there_in_float32(path: Path):
+def test_every_recipe_asks_for_the_gpu_and_trains_there_in_bfloat16_unless_its_model_is_small(path: Path):
     config = load_toml(path, Recipe)
     with joined(device=config.model.device, machine=TWO) as ranks:
         computed = Placement.of(config, ranks).computed
-    apart = ", sampling in bfloat16 on servers" if config.rollout.engine == "servers" else ""
+    wide = config.model.new is None and not (config.model.path or "shipped").startswith("shipped")
+    served = config.rollout.engine == "servers"
+    where = " on servers" if served else ""
+    apart = ", training in bfloat16" * wide + f", sampling in bfloat16{where}" * (wide or served)
     assert computed.record() == {"device": "cuda:0 (Alpha)", "dtype": f"float32{apart}", "attention": "blocks"}
     assert ranks.device.workers(config.workers) == 1
     on_gpu = Ranks(device=choose(config.model.device, replace(TWO, pretended=False), training=True))

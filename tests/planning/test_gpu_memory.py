@@ -43,7 +43,8 @@ def recipe(tmp_path: Path) -> Recipe:
     shape.num_hidden_layers, shape.layer_types, shape.vocab_size = 1, ["full_attention"], 2000
     shape.save_pretrained(tmp_path)
     ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.group_size=1", "rl.pack_tokens=256")
-    return load_recipe("atlas-quick", f"model.path={tmp_path}", "tasks.prompt=plain", *ppo)
+    given = (f"model.path={tmp_path}", "model.training_dtype=float32", "tasks.prompt=plain")
+    return load_recipe("atlas-quick", *given, *ppo)
 
 
 def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_that_make_them_fit(recipe: Recipe):
@@ -55,7 +56,7 @@ def test_networks_that_cannot_fit_are_refused_with_what_is_missing_and_the_keys_
     (said,) = str(refused.value).splitlines()
     assert free < least < planned.memory.peak
     assert said.startswith(f"{L4} has {free / 1e9:.1f} GB free, but [rl] needs {least / 1e9:.1f} GB for weights, ")
-    assert 'alone, 0.1 GB more; set distributed.mixed_precision = "bf16", ' in said
+    assert 'alone, 0.1 GB more; set model.training_dtype = "bfloat16", ' in said
     assert "GB)" in said
 
 
@@ -66,7 +67,7 @@ def test_a_step_is_taken_once_for_all_changes_that_leave_it_as_it_is(recipe: Rec
     make_plan(warmed, gpus=h100, steps=steps)
     assert [stage for stage, _ in steps] == ["sft", "rl"]
     changes = advise(warmed, gpus=replace(h100, gpu=replace(h100.gpu, memory_gb=1e-3)), steps=steps)
-    taken = ["mixed_precision", "activation_checkpointing", "critic", "reference_offload", "cpu_offload", "[lora]"]
+    taken = ["training_dtype", "activation_checkpointing", "critic", "reference_offload", "cpu_offload", "[lora]"]
     assert [change.what.split(" ")[0].rpartition(".")[2] for change in changes] == taken
     assert not any(change.fits for change in changes)
     # two of precision, two of checkpoints, two of adapters; that of a critic leaves sft, those of offloading leave both

@@ -212,7 +212,7 @@ def test_code_runs_on_fakes_as_it_does_on_tensors():
     assert torch.zeros(3).tolist() == [0.0] * 3, "afterwards tensors are real again"
 
 
-BF16 = ("distributed.mixed_precision=bf16", "distributed.activation_checkpointing=true")
+BF16 = ("model.training_dtype=bfloat16", "distributed.activation_checkpointing=true")
 SERVERS = ("rollout.engine=servers", "rollout.servers=['http://a:1']", "rollout.weights_folder=w")
 TINY = (
     "model.path=null",
@@ -228,7 +228,7 @@ def planned(gpus: str, *overrides: str, server_gpus: int = 1):
 
 class TestPlans:
     def test_a_policy_that_samples_is_a_copy_where_networks_are_sharded_or_in_bf16(self):
-        plans = [planned("H100", *keys) for keys in ((), BF16, ("model.dtype=bfloat16",))]
+        plans = [planned("H100", *keys) for keys in ((), ("distributed={}",), ("model.dtype=bfloat16",))]
         alone, spread, half = (plan.stages[0].memory.parts.get("weights: sampling", 0) for plan in plans)
         assert alone == 0 and spread == pytest.approx(2 * half, rel=0.01) and half >= 2 * plans[0].parameters
         served = planned("2xH100", *SERVERS, *BF16)

@@ -417,7 +417,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("slice(out.logits.shape[1] - length, None)", "slice(-length, None)"),
         ("ids.shape[1] - len(turn.completion_ids) :]", "-len(turn.completion_ids) :]"),
         ("[ids[:-1] if turn.completion_ids else ids]", "[ids]"),
-        ("tree.parent[nodes].to(device)", "nodes.to(device)"),
+        ("tree.parent[nodes].to(device,", "nodes.to(device,"),
         ('temperature, "none")[found.repeat_M, 0]', 'temperature, "none")[:, 0]'),
     ),
     ("training/head.py", ("training/test_head.py", *LOGPROBS)): (

@@ -7,10 +7,19 @@
 torch's own meta tensors have no values, so that no training step can run on them. Here each stands for a tensor on the
 CPU, which computes. As on CUDA, one operation may not have tensors of both devices, but for scalars (0-dim) of the CPU,
 masks and indices that index a tensor, and copies.
+
+    with other_device(), synchronisations() as waits:
+        loss.item()
+    waits       ->  {"aten._local_scalar_dense": 1}
+
+A GPU works on while the CPU prepares what follows, unless the CPU waits for it: to read a number, to learn how many
+elements a mask has, and with every copy that is not said to be `non_blocking`, in either direction.
 """
 
 from __future__ import annotations
 
+import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +43,46 @@ _COPIES = {
 }
 
 
+_READS = {"aten._local_scalar_dense", "aten.item", "aten.is_nonzero", "aten.equal"}
+_SIZED_BY_VALUES = {"aten.nonzero", "aten.masked_select", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive"}
+_waits: list[Counter[str]] = []
+
+
+@contextmanager
+def synchronisations() -> Iterator[Counter[str]]:
+    """Inside `other_device`, how often the CPU would wait for a GPU, by the operation and the line of mem1."""
+    found: Counter[str] = Counter()
+    _waits.append(found)
+    try:
+        yield found
+    finally:
+        _waits.remove(found)
+
+
+def _waited(name: str) -> None:
+    if _waits:
+        frames = [f for f in traceback.extract_stack() if "/src/mem1/" in f.filename]
+        where = f" at {frames[-1].filename.rpartition('/src/')[2]}: {frames[-1].line}" if frames else ""
+        for found in _waits:
+            found[name + where] += 1
+
+
+def _waits_for(name: str, args: Any, kwargs: dict[str, Any], there: bool) -> bool:
+    """Whether the CPU waits in this operation; `there`: it has tensors of the device."""
+    if name in ("aten._to_copy", "aten.to"):
+        moves = kwargs.get("device") is not None and (kwargs["device"] == META) != isinstance(args[0], Valued)
+        return moves and (there or not kwargs.get("non_blocking"))
+    if name == "aten.copy_":
+        moves = isinstance(args[0], Valued) != isinstance(args[1], Valued)
+        blocks = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+        return moves and (isinstance(args[1], Valued) or blocks)
+    if name.startswith("aten.index") and there and isinstance(args[1], list | tuple):
+        return any(x is not None and (x.dtype is torch.bool or not isinstance(x, Valued)) for x in args[1])
+    if name == "aten.repeat_interleave":
+        return there and kwargs.get("output_size") is None
+    return there and name in _READS | _SIZED_BY_VALUES
+
+
 class Valued(Tensor):
     """On the device "meta"; `held` has its values."""
 
@@ -48,6 +97,7 @@ class Valued(Tensor):
         return made
 
     def tolist(self) -> Any:
+        _waited("tolist")
         return self.held.tolist()
 
     @classmethod
@@ -61,6 +111,8 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = f"{function.namespace}.{function._opname}"
     if there and name not in _COPIES and any(not isinstance(x, Valued) and x.dim() for x in given):
         raise RuntimeError(f"{name}: tensors on meta and cpu")
+    if _waits_for(name, args, kwargs, there):
+        _waited(name)
     devices = [x for x in (*args, kwargs.get("device")) if isinstance(x, torch.device)]
     if devices:
         there = devices[0] == META

@@ -54,8 +54,8 @@ class Loss:
 
     loss: Tensor
     """Scalar with gradient; those of the micro-batches of a step add up."""
-    clipped: int
-    """Number of tokens on which a clip took effect."""
+    clipped: Tensor | int
+    """Number of tokens on which a clip took effect; a scalar that nobody has waited for yet, or 0 without a clip."""
 
 
 def clipped_surrogate(
@@ -76,7 +76,7 @@ def clipped_surrogate(
     ratio_M = (logprobs_M - old_logprobs_M).exp()
     free_M = ratio_M * advantages_M
     held_M = ratio_M.clamp(1 - clip_low, 1 + clip_high) * advantages_M
-    clipped = int((held_M < free_M).sum())
+    clipped = (held_M < free_M).sum()
     terms_M = free_M.minimum(held_M)
     if weights_M is not None:
         terms_M = terms_M * weights_M
@@ -122,7 +122,8 @@ def spread(values_S: Tensor, lengths: Sequence[int]) -> Tensor:
     """Each sequence's value on all its tokens, (M,), with gradient: x y, lengths (3, 2) -> x x x y y."""
     import torch
 
-    return values_S.repeat_interleave(torch.tensor(lengths, device=values_S.device))
+    lengths_S = torch.tensor(lengths).to(values_S.device, non_blocking=True)
+    return values_S.repeat_interleave(lengths_S, output_size=sum(lengths))
 
 
 KlEstimator = Literal["k1", "k2", "k3"]

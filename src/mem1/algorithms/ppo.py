@@ -160,7 +160,7 @@ def value_loss(
     if clip is None:
         return Loss(0.5 * free_M.sum() / denominator, 0)
     held_M = (old_values_M + (values_M - old_values_M).clamp(-clip, clip) - returns_M).square()
-    return Loss(0.5 * free_M.maximum(held_M).sum() / denominator, int((held_M > free_M).sum()))
+    return Loss(0.5 * free_M.maximum(held_M).sum() / denominator, (held_M > free_M).sum())
 
 
 def explained_variance(values_M: Tensor, returns_M: Tensor) -> float | None:

@@ -50,16 +50,18 @@ class Gspo(Algorithm):
         lengths_S = [length for lengths in units for length in lengths]
         first_S = [stop - length for stop, length in zip(accumulate(lengths_S), lengths_S, strict=True)]
         advantages_M = inputs.advantages_M
-        advantages_S = advantages_M[torch.tensor(first_S, device=advantages_M.device)]
-        sizes_S = torch.tensor(lengths_S).to(inputs.logprobs_M).clamp(min=1)
+        advantages_S = advantages_M.index_select(0, torch.tensor(first_S).to(advantages_M.device, non_blocking=True))
+        sizes_S = torch.tensor(lengths_S).to(inputs.logprobs_M, non_blocking=True).clamp(min=1)
         ratio_S = (sums(inputs.logprobs_M - inputs.old_logprobs_M, lengths_S) / sizes_S).exp()
         free_S = ratio_S * advantages_S
         held_S = ratio_S.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages_S
-        weights_S = torch.tensor([1 / len(lengths) for lengths in units for _ in lengths]).to(advantages_M)
+        weights_S = torch.tensor([1 / len(lengths) for lengths in units for _ in lengths]).to(
+            advantages_M, non_blocking=True
+        )
         terms_M = spread(free_S.minimum(held_S) / sizes_S * weights_S, lengths_S)
         if inputs.weights_M is not None:
             terms_M = terms_M * inputs.weights_M
-        return Loss(-terms_M.sum() / denominator, int(spread(held_S < free_S, lengths_S).sum()))
+        return Loss(-terms_M.sum() / denominator, spread(held_S < free_S, lengths_S).sum())
 
     def _units(self, trajectory: Trajectory) -> list[int]:
         turns = [len(turn.completion_ids) for turn in trajectory.turns if turn.completion_ids]
@@ -89,4 +91,4 @@ class Cispo(Algorithm):
         held_M = ratio_M.clamp(None if self.clip_low is None else 1 - self.clip_low, 1 + self.clip_high)
         advantages_M = held_M * inputs.advantages_M
         loss = policy_gradient(inputs.logprobs_M, advantages_M, denominator=denominator, weights_M=inputs.weights_M)
-        return Loss(loss, int((held_M != ratio_M).sum()))
+        return Loss(loss, (held_M != ratio_M).sum())

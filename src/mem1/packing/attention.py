@@ -80,21 +80,20 @@ def _compiled() -> Callable[..., Any]:
 
 
 def plan_flex(tree: TokenTree, device: torch.device | str) -> Flex:
-    """The tree's mask by blocks."""
+    """The tree's mask by blocks, made on the device, which nothing waits for."""
     length = -(-len(tree) // BLOCK) * BLOCK
-    end_T = torch.cat([tree.end, torch.arange(len(tree) + 1, length + 1)])
+    end_T = torch.cat([tree.end, torch.arange(len(tree) + 1, length + 1)]).to(device, non_blocking=True)
     end_jB = end_T.view(-1, BLOCK)
-    number_i = torch.arange(len(end_jB))[:, None]
+    number_i = torch.arange(len(end_jB), device=device)[:, None]
     before_ij = number_i > number_i.T
     full_ij = before_ij & (BLOCK * (number_i + 1) <= end_jB.amin(1))
     some_ij = (before_ij & (BLOCK * number_i < end_jB.amax(1))) | (number_i == number_i.T)
-    end_on_device = end_T.to(device)
 
     def visible(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (k <= q) & (q < end_on_device[k])
+        return (k <= q) & (q < end_T[k])
 
     mask = BlockMask.from_kv_blocks(*_listed(some_ij & ~full_ij), *_listed(full_ij), BLOCK_SIZE=BLOCK, mask_mod=visible)
-    return Flex(mask=mask.to(device))
+    return Flex(mask=mask)
 
 
 def _listed(blocks_ij: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +146,7 @@ def choose_attention(wanted: str, device: torch.device, *, gradients: bool = Tru
 def plan_attention(tree: TokenTree, *, backend: Backend = "blocks", device: torch.device | str = "cpu") -> Plan:
     """The layout of a tree for attention, computed once and used by every layer."""
     if backend == "dense":
-        return Dense(visible=visible(tree).to(device))
+        return Dense(visible=visible(tree).to(device, non_blocking=True))
     if backend == "flex":
         return plan_flex(tree, device)
     return replace(cut(tree), products=backend == "products").to(device)

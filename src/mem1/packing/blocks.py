@@ -57,7 +57,11 @@ class Part:
     """Bool (L, K): this key is not for this query; None: all are, but for `causal`."""
 
     def to(self, device: torch.device | str) -> Part:
-        tensors = {name: x.to(device) for name in ("keys", "hidden") if isinstance(x := getattr(self, name), Tensor)}
+        tensors = {
+            name: x.to(device, non_blocking=True)
+            for name in ("keys", "hidden")
+            if isinstance(x := getattr(self, name), Tensor)
+        }
         return dataclasses.replace(self, **tensors)
 
 

@@ -22,9 +22,11 @@ from mem1.planning.attempts import Attempts
 from mem1.planning.gpus import Cluster, Gpu
 from mem1.planning.models import recipe_shape
 from mem1.planning.plan import USABLE, Steps, make_plan
+from mem1.planning.steps import PLANNED_GPU
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
+from mem1.training.ranks.placement import trains_in_bfloat16
 
 SMALLEST_PACK = 2048
 """Smallest pack, in tokens, that is suggested."""
@@ -61,9 +63,9 @@ def advise(
 def _changes(config: Recipe) -> Iterator[tuple[str, Recipe]]:
     """The changes that are left, in order of their cost in time and in learning."""
     distributed, rl = config.distributed or Distributed(), config.rl
-    if distributed.mixed_precision is None:
-        mixed = _set(distributed, mixed_precision="bf16")
-        yield 'distributed.mixed_precision = "bf16"', _set(config, distributed=mixed)
+    if not trains_in_bfloat16(config, PLANNED_GPU):
+        half = _set(config.model, training_dtype="bfloat16")
+        yield 'model.training_dtype = "bfloat16"', _set(config, model=half)
     if not distributed.activation_checkpointing:
         again = _set(distributed, activation_checkpointing=True)
         yield "distributed.activation_checkpointing = true", _set(config, distributed=again)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from mem1.engines.device import ON_CPU
 from mem1.errors import UserError
 from mem1.evaluation.tokens import model_shape
 from mem1.packing import split_into_packs
@@ -23,10 +24,11 @@ from mem1.planning.attempts import Attempts, StepTokens, counted, largest_attemp
 from mem1.planning.fakes import OPTIMISER
 from mem1.planning.gpus import Cluster, passes_s, writing_s
 from mem1.planning.models import recipe_shape
-from mem1.planning.steps import Measured, measured
+from mem1.planning.steps import PLANNED_GPU, Measured, measured
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.records import Trajectory
+from mem1.training.ranks.placement import samples_in_bfloat16, trains_in_bfloat16
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
@@ -160,6 +162,7 @@ class _Planner:
         if self.ranks < 1:
             raise UserError(f"{apart} of {total} GPUs serve, so none trains")
         self.sampling_gpus = apart or self.ranks
+        self.device = ON_CPU if gpus is None else PLANNED_GPU
         self.checkpoint = 0
         """Bytes of the largest checkpoint of the stages planned so far."""
         with torch.device("meta"):
@@ -169,14 +172,14 @@ class _Planner:
     @property
     def half(self) -> bool:
         """Whether training computes in bf16."""
-        return self.config.distributed is not None and self.config.distributed.mixed_precision == "bf16"
+        return trains_in_bfloat16(self.config, self.device)
 
     @property
     def sampling_bytes(self) -> int:
         """Bytes of a number in the sampling policy."""
         if self.server is not None:
             return 4 if self.server.published_dtype == "float32" else 2
-        return 2 if self.config.model.dtype == "bfloat16" else 4
+        return 2 if samples_in_bfloat16(self.config, self.device) else 4
 
     def stages(self, known: Attempts) -> Iterator[StagePlan]:
         """The stages in order, each with its largest tasks."""

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 from mem1.algorithms.base import constant
-from mem1.engines.device import Device
+from mem1.engines.device import ON_CPU, Device
 from mem1.planning.fakes import BACKWARD, FORWARD, OPTIMISER, Count, counted
 from mem1.planning.models import made_model
 from mem1.policy.policy import Policy
@@ -39,6 +39,8 @@ from mem1.training.ranks.processes import Ranks
 from mem1.training.rl import RlStage
 from mem1.training.supervised import RecallStage, SftStage
 
+PLANNED_GPU = Device(name="cuda:0")
+"""Its tensors are a CPU's."""
 AnyStage = RecallStage | SftStage | RlStage
 
 
@@ -74,7 +76,7 @@ def measured(
     gpu     whether it is planned for a GPU, which decides the attention
     """
     recipe, config = config, _for_planning(config, ranks)
-    placement = Placement.of(config, Ranks(device=Device(name="cuda:0") if gpu else Device()))
+    placement = Placement.of(config, Ranks(device=PLANNED_GPU if gpu else ON_CPU))
     if gpu and recipe.model.attention == "blocks":
         placement = replace(placement, attention="products")
     with _pretended(ranks if placement.spread else 0), counted() as count:

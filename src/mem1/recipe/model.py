@@ -1,7 +1,7 @@
 """`[model]`, `[lora]` and `[distributed]` of a recipe: which weights, what of them is trained, and where they live.
 
 [model]                             [model.new]             [lora]              [distributed]
-path = "models/Qwen2.5-0.5B"        layers = 4              rank = 16           mixed_precision = "bf16"
+path = "models/Qwen2.5-0.5B"        layers = 4              rank = 16           cpu_offload = true
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from mem1.tasks.prompts import LABELS
 
 
 class Distributed(Config):
-    """`[distributed]`: how the networks are sharded over the ranks. Only `mixed_precision` changes what is learnt."""
+    """`[distributed]`: how the networks are sharded over the ranks. It does not change what is learnt."""
 
-    mixed_precision: Literal["bf16"] | None = None
-    """Precision of weights and activations in the forward and backward pass; gradient sums, the optimiser and the
-    weights that it updates stay in fp32. None: everything in the model's own type."""
     activation_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work."""
     cpu_offload: bool = False
@@ -105,7 +102,11 @@ class ModelConfig(Config):
     """auto, cpu, cuda, cuda:N or mps. Under torchrun, auto and cuda mean the GPU of each process's own rank."""
     dtype: DtypeName = "auto"
     """Precision of the policy that samples and is evaluated: auto, float32 or bfloat16. Trained weights are float32;
-    with bfloat16 a copy of the policy samples."""
+    with bfloat16 a copy of the policy samples. auto in training: as `training_dtype`."""
+    training_dtype: DtypeName = "auto"
+    """Precision of products and activations in training: auto, float32 or bfloat16; sums of gradients, the optimiser
+    and the weights that it updates are float32. auto: bfloat16 on CUDA, but float32 for new models, shipped ones and
+    others with a hidden size below 512, which are too small to gain from it."""
     attention: AttentionName = "auto"
     """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
     elsewhere."""

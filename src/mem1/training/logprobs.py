@@ -148,15 +148,15 @@ def tree_states(model: PreTrainedModel, tree: TokenTree, *, backend: Backend = "
     plan = plan_attention(tree, backend=backend, device=device)
     with tree_attention(model):
         hidden_TD = model.get_decoder()(
-            input_ids=tree.input_ids[None].to(device),
-            position_ids=tree.position_ids[None].to(device),
+            input_ids=tree.input_ids[None].to(device, non_blocking=True),
+            position_ids=tree.position_ids[None].to(device, non_blocking=True),
             use_cache=False,
             tree_plan=plan,
         ).last_hidden_state[0]
     return TreeStates(
-        states_ND=hidden_TD.index_select(0, tree.parent[nodes].to(device)),
-        targets_N=tree.input_ids[nodes].to(device),
-        repeat_M=repeat_M.to(device),
+        states_ND=hidden_TD.index_select(0, tree.parent[nodes].to(device, non_blocking=True)),
+        targets_N=tree.input_ids[nodes].to(device, non_blocking=True),
+        repeat_M=repeat_M.to(device, non_blocking=True),
     )
 
 

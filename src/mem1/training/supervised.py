@@ -37,7 +37,6 @@ from mem1.recipe.supervised import TURNS_PER_PIECE, Recall, Sft
 from mem1.records import Ended, Task, Trajectory
 from mem1.rollout import RolloutPort
 from mem1.training.gradients.pack_workers import UNPACKED_ALONE, PackWorkers
-from mem1.training.gradients.update import PassStats
 from mem1.training.logprobs import flat_logprobs, score
 from mem1.training.monitoring.metrics_log import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
@@ -74,11 +73,12 @@ class RecallStage:
         ids_BT, predicted_BT = recall_batch(self.config, self.policy.codec.vocab_size, seed=seed)
         rows, share = self._share(len(ids_BT))
         with memory_named("training associative recall", RECALLING):
-            loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
+            with self.placement.passes(self.model):
+                loss, right = recall_loss(self.model, ids_BT[rows], predicted_BT[rows])
             (loss * share).backward()
             self.untouched = False
             norm = self.optimizers.step(scale=warmup(index, self.config.warmup))
-        parts = self.placement.ranks.gather_json([share * loss.item(), share * right])
+        parts = self.placement.ranks.gather_json([share * x for x in torch.stack([loss.detach(), right]).tolist()])
         losses, shares_right = zip(*parts, strict=True)
         return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}
 
@@ -105,19 +105,20 @@ def recall_batch(config: Recall, vocab_size: int, *, seed: int) -> tuple[Tensor,
     return ids_BT, predicted_BT
 
 
-def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) -> tuple[Tensor, float]:
-    """Mean cross-entropy of the tokens to predict, and the share that is predicted correctly."""
-    at_BT = predicted_BT[:, 1:]
-    targets_M = ids_BT[:, 1:][at_BT].to(model.device)
+def recall_loss(model: PreTrainedModel, ids_BT: Tensor, predicted_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of the tokens to predict, and the share that is predicted correctly, both scalars."""
+    at_M = predicted_BT[:, 1:].flatten().nonzero()[:, 0]
+    sent = {"device": model.device, "non_blocking": True}
+    targets_M, places_M = ids_BT[:, 1:].flatten()[at_M].to(**sent), at_M.to(**sent)
 
     def logits() -> Tensor:
         head = model.get_output_embeddings()
         assert head is not None  # a causal language model has one
-        hidden_BTD = model.get_decoder()(input_ids=ids_BT.to(model.device), use_cache=False).last_hidden_state
-        return head(hidden_BTD[:, :-1][at_BT]).float()
+        hidden_BTD = model.get_decoder()(input_ids=ids_BT.to(**sent), use_cache=False).last_hidden_state
+        return head(hidden_BTD[:, :-1].flatten(0, 1).index_select(0, places_M)).float()
 
     logits_MV = as_forward(model, logits)
-    right = float((logits_MV.argmax(-1) == targets_M).float().mean())
+    right = (logits_MV.argmax(-1) == targets_M).float().mean()
     return torch.nn.functional.cross_entropy(logits_MV, targets_M), right
 
 
@@ -177,15 +178,16 @@ class SftStage:
         model, batch, attention = self.model, self._batches[index], self.placement.attention
         sampled = sampled_tokens(batch)
 
-        def loss_of(pack: Pack) -> tuple[Tensor, PassStats]:
-            logprobs_M = (
-                as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
-                if self.packed
-                else score(model, pack, temperature=1.0, packed=False).logprobs_M
-            )
+        def loss_of(pack: Pack) -> tuple[Tensor, Mapping[str, Tensor | float]]:
+            with self.placement.passes(model):
+                logprobs_M = (
+                    as_forward(model, lambda: flat_logprobs(model, pack.tree, temperature=1.0, backend=attention))
+                    if self.packed
+                    else score(model, pack, temperature=1.0, packed=False).logprobs_M
+                )
             # not by the tokens of this step: those of the last one of an epoch, which is smaller, would weigh more
             loss = negative_log_likelihood(logprobs_M, denominator=self._full_step)
-            return loss, PassStats(loss=loss.item() * self._full_step / sampled, tokens=len(pack.tree))
+            return loss, {"loss": loss.detach(), "tokens": len(pack.tree)}
 
         packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
         workers = PackWorkers(models=[model] if self.packed else [], placement=self.placement, threads=self.workers)
@@ -195,9 +197,9 @@ class SftStage:
             self.untouched = False
             norm = self.optimizers.step(scale=scale)
         return {
-            "loss": sum(one.loss for one in passes),
+            "loss": sum(one["loss"] * self._full_step / sampled for one in passes),
             "grad_norm": norm,
-            "tokens": float(sum(one.tokens for one in passes)),
+            "tokens": float(sum(one["tokens"] for one in passes)),
         }
 
 

@@ -33,7 +33,6 @@ from mem1.packing.attention import unpackable
 from mem1.policy.policy import Policy, check_sampled, make_policy
 from mem1.policy.protocol import resolve
 from mem1.protocol import Tags
-from mem1.recipe.model import Distributed
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.rollouts import recipe_rollout
@@ -71,7 +70,7 @@ NOT_FINGERPRINTED = (
     "agent.concurrency",
     "rl.pack_tokens",
     "sft.pack_tokens",
-    *(f"distributed.{name}" for name in Distributed.model_fields if name != "mixed_precision"),
+    "distributed",
 )
 """Settings that may differ on resume, because they do not change the training but for rounding."""
 
@@ -272,7 +271,7 @@ def train(
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
         ranks.on_rank_zero(lambda: sync.start(out / VLLM_LOG) if sync is not None else None)
-        watch = Watch(config, out, alert=lambda text: writers.alert(text))
+        watch = Watch(config, out, device=ranks.device, alert=lambda text: writers.alert(text))
         writers = Writers(config.writers, out, config=plain(config), tell=watch.writer_failed)
         ranks.on_each_rank(folder.check_seen)
         alone = ranks.size == 1  # others would wait for a rank that breaks off a step

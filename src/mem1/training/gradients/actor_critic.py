@@ -179,14 +179,16 @@ class ActorCritic:
             return self._score(self.policy, pack, entropy)
 
     def _score(self, model: PreTrainedModel, pack: Pack, entropy: Literal["value", "gradient"] = "value") -> Scores:
-        return score(
-            model,
-            pack,
-            temperature=self.config.temperature,
-            packed=self.packed,
-            entropy=entropy,
-            attention=self.workers.placement.attention,
-        )
+        placement = self.workers.placement
+        with placement.passes(model):
+            return score(
+                model,
+                pack,
+                temperature=self.config.temperature,
+                packed=self.packed,
+                entropy=entropy,
+                attention=placement.attention,
+            )
 
     def values(self, pack: Pack, states_MD: Tensor) -> Tensor:
         """The critic's values, (M,); `states_MD` are the policy's states."""
@@ -196,8 +198,10 @@ class ActorCritic:
         def values() -> Tensor:
             if critic.trunk is None:
                 return critic.values(states_MD)
-            attention = self.workers.placement.attention
-            return critic.values(trunk_states(critic.trunk, pack, packed=self.packed, attention=attention))
+            placement = self.workers.placement
+            with placement.passes(critic.trunk):
+                own_MD = trunk_states(critic.trunk, pack, packed=self.packed, attention=placement.attention)
+            return critic.values(own_MD)
 
         return as_forward(critic, values)
 

@@ -14,10 +14,10 @@ thread each (`benchmarks/workers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Event
 from typing import TypeVar
 
@@ -37,8 +37,6 @@ UNPACKED_ALONE = (
     "ranks would run different numbers of forward passes; train in one process without [distributed]"
 )
 T = TypeVar("T")
-Stats = TypeVar("Stats")
-"""A dataclass of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,37 +81,45 @@ class PackWorkers:
         return by_pack
 
     def backward(
-        self, packs: Sequence[Pack], loss_of: Callable[[Pack], tuple[Tensor, Stats]], parameters: Sequence[Tensor]
-    ) -> list[Stats]:
-        """Add the gradients of all packs' losses to `parameters`; return each pack's statistics, of all ranks."""
+        self,
+        packs: Sequence[Pack],
+        loss_of: Callable[[Pack], tuple[Tensor, Mapping[str, Tensor | float]]],
+        parameters: Sequence[Tensor],
+    ) -> list[dict[str, float]]:
+        """Add the gradients of all packs' losses to `parameters`; return each pack's statistics, of all ranks.
+
+        Statistics are numbers and scalars, which are read when all packs are done: until then nothing waits for the
+        device.
+        """
         passes = self._passes(packs)
 
-        def weighted(one: Pass) -> tuple[Tensor, Stats]:
+        def weighted(one: Pass) -> tuple[Tensor, Mapping[str, Tensor | float]]:
             loss, stats = loss_of(packs[one.pack])
             return loss * one.weight, stats
 
-        def gradients(one: Pass) -> tuple[tuple[Tensor | None, ...], Stats]:
+        def gradients(one: Pass) -> tuple[tuple[Tensor | None, ...], Mapping[str, Tensor | float]]:
             loss, stats = weighted(one)
             return torch.autograd.grad(loss, parameters, allow_unused=True), stats
 
-        found: list[Stats] = []
+        waiting: list[Mapping[str, Tensor | float]] = []
         with self._tree_attention():  # layers that were not kept are computed again in the backward pass
             if self._threads(passes) == 1:
                 for one in passes:
                     loss, stats = weighted(one)
                     loss.backward()
-                    found.append(stats)
+                    waiting.append(stats)
             else:
                 for gradient_of_pack, stats in self._in_order(gradients, passes):
                     for parameter, gradient in zip(parameters, gradient_of_pack, strict=True):
                         if gradient is not None:
                             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-                    found.append(stats)
+                    waiting.append(stats)
+        found = _read(waiting)
         if self.placement.ranks.size == 1:
             return found
-        own = [(one.pack, asdict(x)) for one, x in zip(passes, found, strict=True) if one.weight]  # type: ignore[call-overload]
+        own = [(one.pack, x) for one, x in zip(passes, found, strict=True) if one.weight]
         by_pack = dict(pair for pairs in self.placement.ranks.gather_json(own) for pair in pairs)
-        return [type(found[0])(**by_pack[number]) for number in sorted(by_pack)]
+        return [by_pack[number] for number in sorted(by_pack)]
 
     def _passes(self, packs: Sequence[Pack]) -> list[Pass]:
         """Those of this rank."""
@@ -157,6 +163,13 @@ class PackWorkers:
             for model in self.models:
                 stack.enter_context(tree_attention(model))
             yield
+
+
+def _read(waiting: Sequence[Mapping[str, Tensor | float]]) -> list[dict[str, float]]:
+    """All numbers, for which the device is waited for once."""
+    scalars = [x.detach().double() for stats in waiting for x in stats.values() if isinstance(x, Tensor)]
+    read = iter(torch.stack(scalars).tolist() if scalars else ())
+    return [{name: next(read) if isinstance(x, Tensor) else x for name, x in stats.items()} for stats in waiting]
 
 
 def assign(costs: Sequence[float], ranks: int) -> list[list[Pass]]:

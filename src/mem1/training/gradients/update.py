@@ -44,17 +44,17 @@ class PassStats:
     """Statistics of some forward and backward passes, all sums but `largest_difference`."""
 
     loss: float = 0.0
-    clipped: int = 0
+    clipped: float = 0.0
     """Tokens on which the clip of the policy loss took effect."""
-    tokens: int = 0
+    tokens: float = 0.0
     entropy: float = 0.0
-    compared: int = 0
+    compared: float = 0.0
     """Tokens whose log-probs by sampler and trainer, with the same weights, were compared."""
     difference: float = 0.0
     """Absolute differences of these log-probs."""
     largest_difference: float = 0.0
     value_loss: float = 0.0
-    values_clipped: int = 0
+    values_clipped: float = 0.0
 
     def add(self, other: PassStats) -> None:
         """Include the passes of another."""
@@ -63,13 +63,20 @@ class PassStats:
             setattr(self, name, getattr(self, name) + value)
         self.largest_difference = largest
 
-    def compare(self, trainer_M: Tensor, sampler_M: Tensor, same_M: Tensor) -> None:
-        """Compare log-probs of the same tokens, where `same_M` says that the same weights gave both."""
-        difference_M = (trainer_M.detach() - sampler_M).abs()[same_M]
-        if len(difference_M):
-            self.compared += len(difference_M)
-            self.difference += float(difference_M.sum())
-            self.largest_difference = max(self.largest_difference, float(difference_M.max()))
+
+Waiting = dict[str, Tensor | float]
+"""Some fields of `PassStats`, which the device may not have computed yet."""
+
+
+def compared(trainer_M: Tensor, sampler_M: Tensor, same: Sequence[bool]) -> Waiting:
+    """Differences between log-probs of the same tokens, where `same` says that the same weights gave both."""
+    if not any(same):
+        return {}
+    difference_M = (trainer_M.detach() - sampler_M).abs()
+    if not all(same):
+        same_M = torch.tensor(same).to(difference_M.device, non_blocking=True)
+        difference_M = difference_M.where(same_M, 0.0)
+    return {"compared": sum(same), "difference": difference_M.sum(), "largest_difference": difference_M.max()}
 
 
 def accumulate(
@@ -91,7 +98,7 @@ def accumulate(
         packs, lambda pack: _loss(networks, samples, pack, denominator, tokens, step), networks.parameters
     )
     for stats in of_packs:
-        total.add(stats)
+        total.add(PassStats(**stats))
     return bool(samples)
 
 
@@ -102,15 +109,15 @@ def _loss(
     denominator: float,
     tokens: float,
     step: OptimizerStep,
-) -> tuple[Tensor, PassStats]:
-    """Loss of a pack, whose pieces number the trajectories of `samples`; `denominator` divides the policy loss alone,
-    the sampled `tokens` of the step everything else."""
+) -> tuple[Tensor, Waiting]:
+    """Loss and statistics of a pack, whose pieces number the trajectories of `samples`; `denominator` divides the
+    policy loss alone, the sampled `tokens` of the step everything else."""
     scores = networks.scores(pack, frozen=step.frozen)
     device = scores.logprobs_M.device
 
     def gathered(read: Callable[[TrainingSample], Tensor | None]) -> Tensor | None:
         parts = [piece.cut(part) for piece in pack.pieces if (part := read(samples[piece.trajectory])) is not None]
-        return torch.cat(parts).to(device) if parts else None
+        return torch.cat(parts).to(device, non_blocking=True) if parts else None
 
     old_M, advantages_M = gathered(lambda x: x.old.old_K), gathered(lambda x: x.advantages_K)
     sampler_M = gathered(lambda x: x.old.sampler_K)
@@ -124,18 +131,16 @@ def _loss(
     )
     policy = networks.config.algorithm.loss(inputs, denominator=denominator)
     loss = policy.loss + _regularisation(networks, scores, gathered(lambda x: x.old.reference_K), tokens)
-    stats = PassStats(
-        loss=loss.item(),
-        clipped=policy.clipped,
-        tokens=len(scores.entropy_M),
-        entropy=float(scores.entropy_M.detach().sum()),
-    )
+    stats: Waiting = {
+        "loss": loss.detach(),
+        "clipped": policy.clipped,
+        "tokens": len(scores.entropy_M),
+        "entropy": scores.entropy_M.detach().sum(),
+    }
     recomputes = networks.config.recomputes_old_logprobs
     if recomputes or step.first:
         same = [same for t in pack.trajectories for same in sampled_by(t, step.begun)]
-        stats.compare(
-            old_M if recomputes else scores.logprobs_M, sampler_M, torch.tensor(same, dtype=torch.bool).to(device)
-        )
+        stats |= compared(old_M if recomputes else scores.logprobs_M, sampler_M, same)
     returns_M, values_M = gathered(lambda x: x.returns_K), gathered(lambda x: x.old.values_K)
     critic_config = networks.config.algorithm.critic_config
     if critic_config is not None and returns_M is not None and values_M is not None:
@@ -146,7 +151,7 @@ def _loss(
             clip=critic_config.value_clip,
             denominator=tokens,
         )
-        stats.value_loss, stats.values_clipped = critic.loss.item(), critic.clipped
+        stats |= {"value_loss": critic.loss.detach(), "values_clipped": critic.clipped}
         loss = loss + critic.loss
     return loss, stats
 

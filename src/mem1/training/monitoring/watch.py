@@ -12,23 +12,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mem1.engines.device import ON_CPU, Device
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Rl, ServerRollouts
 from mem1.run_folder import METRICS, read_metrics, warnings_of
 from mem1.training.monitoring.metrics_log import Metrics, append_warning
 from mem1.training.monitoring.run_warnings import Circumstances, Finding, found
+from mem1.training.ranks.placement import samples_in_bfloat16, trains_in_bfloat16
 
 log = logging.getLogger(__name__)
 
 
-def circumstances(config: Recipe, steps: int) -> Circumstances:
-    """Those of a phase of [rl] with so many steps."""
+def circumstances(config: Recipe, steps: int, device: Device = ON_CPU) -> Circumstances:
+    """Those of a phase of [rl] with so many steps, computed on this device."""
     served = isinstance(config.rollout, ServerRollouts) and config.rollout.published_dtype == "bfloat16"
-    mixed = config.distributed is not None and config.distributed.mixed_precision == "bf16"
     return Circumstances(
         steps=steps,
         compares_attempts=config.rl is None or config.rl.algorithm.compares_attempts,
-        bfloat16=served or mixed or config.model.dtype == "bfloat16",
+        bfloat16=served or trains_in_bfloat16(config, device) or samples_in_bfloat16(config, device),
     )
 
 
@@ -45,9 +46,16 @@ def phase_of(rl: Rl, done: int) -> tuple[int, int]:
 class Watch:
     """Says each warning once per stage. A resumed run knows those of the steps that it has kept."""
 
-    def __init__(self, config: Recipe, folder: Path, *, alert: Callable[[str], None] = lambda text: None) -> None:
-        """`alert` receives the text of each warning of a rule."""
-        self.config, self.folder, self.alert = config, folder, alert
+    def __init__(
+        self,
+        config: Recipe,
+        folder: Path,
+        *,
+        device: Device = ON_CPU,
+        alert: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`alert` receives the text of each warning of a rule; `device` computes."""
+        self.config, self.folder, self.device, self.alert = config, folder, device, alert
         self._rows: list[Mapping[str, Any]] = []
         self._before = 0
         self._said: set[str] = set()
@@ -67,7 +75,7 @@ class Watch:
         self._rows.append({"step": step, **metrics})
         begin, steps = phase_of(rl, step - self._before)
         rows = [row for row in self._rows if row["step"] > self._before + begin]
-        for finding in found(rows, self.config.warnings, circumstances(self.config, steps)):
+        for finding in found(rows, self.config.warnings, circumstances(self.config, steps, self.device)):
             if finding.rule not in self._said:
                 self._said.add(finding.rule)
                 self._say(step, finding)

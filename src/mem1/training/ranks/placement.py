@@ -7,23 +7,30 @@ several, or [distributed]   every rank samples with a whole policy of its own; a
                             in bf16 or with workers, it samples as a copy in which they are merged
 model.dtype = "bfloat16"    a copy in bf16 samples
 servers sample              the trained model takes the policy's weights over, which has none until `hand_back`
+
+Where training computes in bf16, one process does so by autocast, and sharded networks by FSDP's own mixed precision.
+What is left in fp32 is no work: norms, softmax, the rotary angles. So TF32 stays off. It would gain nothing, and round
+the positions beyond 2,048 from which transformers computes the angles by a product (transformers #48428).
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from mem1.engines.device import Computed, Machine, dtype_name
+from mem1.engines.device import Computed, Device, Machine, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
+from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
@@ -36,6 +43,33 @@ M = TypeVar("M", bound=nn.Module)
 def joined_for(config: Recipe, machine: Machine | None = None) -> AbstractContextManager[Ranks]:
     """The processes that train this recipe together, as `joined` has them; [distributed] makes even one a group."""
     return joined(grouped=config.distributed is not None, device=config.model.device, machine=machine)
+
+
+NARROW = 512
+"""Hidden size below which a model is trained in fp32 unless told otherwise."""
+
+
+def trains_in_bfloat16(config: Recipe, device: Device) -> bool:
+    """What `model.training_dtype` means on this device."""
+    if config.model.training_dtype != "auto":
+        return config.model.training_dtype == "bfloat16"
+    return device.name.startswith("cuda") and not _is_narrow(config)
+
+
+def _is_narrow(config: Recipe) -> bool:
+    """Whether the model's products are too small to gain from bf16; one that is not there yet is taken for wide."""
+    path = config.model.path or SHIPPED
+    if config.model.new is not None or path in SHIPPED_FOLDERS:
+        return True
+    file = Path(path) / "config.json"
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("hidden_size", NARROW) < NARROW
+
+
+def samples_in_bfloat16(config: Recipe, device: Device) -> bool:
+    """What `model.dtype` means for the policy that samples while another is trained on this device."""
+    if config.model.dtype != "auto":
+        return config.model.dtype == "bfloat16"
+    return trains_in_bfloat16(config, device) and device.workers(config.workers) == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +87,8 @@ class Placement:
     """Precision of the policy that samples, where it is a copy or on servers; None: that of the trained model."""
     applied: bool = False
     """Whether the policy samples with its adapters applied, not merged into a copy; it is then the trained model."""
+    half: bool = False
+    """Whether the passes of training compute in bf16; weights, gradients and optimiser are fp32 all the same."""
     served: bool = False
     """Whether servers sample, and this process needs no policy besides the trained one."""
 
@@ -61,30 +97,32 @@ class Placement:
         """The placement of a recipe's run. Raises UserError where `model.attention` or `model.dtype` cannot work."""
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
-        placement = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention)
+        half = trains_in_bfloat16(config, ranks.device)
+        placement = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention, half=half)
         if isinstance(config.rollout, ServerRollouts):
             if config.model.dtype == "bfloat16":
                 raise UserError(
                     "model.dtype = 'bfloat16' is for a policy that samples in this process; with [rollout] engine = "
                     "'servers' set rollout.publish_dtype, and start the servers with the precision you want"
                 )
-            half = config.rollout.published_dtype == "bfloat16"
-            return replace(placement, served=config.rl is not None, sampling=torch.bfloat16 if half else None)
+            published = torch.bfloat16 if config.rollout.published_dtype == "bfloat16" else None
+            return replace(placement, served=config.rl is not None, sampling=published)
         workers = ranks.device.workers(config.workers)
-        if config.model.dtype != "bfloat16":
+        if not samples_in_bfloat16(config, ranks.device):
             alone = config.lora is not None and not placement.spread and workers == 1
             return replace(placement, applied=alone)
         if workers > 1:
             raise UserError(
-                "model.dtype = 'bfloat16' samples from a copy of the policy in this process alone: set workers = 1, or "
-                "leave model.dtype out"
+                "a policy in bfloat16 samples from a copy of the policy in this process alone: set workers = 1, or "
+                "model.dtype = 'float32'"
             )
         return replace(placement, sampling=torch.bfloat16)
 
     @property
     def computed(self) -> Computed:
-        apart = "" if self.sampling is None else f", sampling in {dtype_name(self.sampling)}"
-        apart = f"{apart} on servers" if apart and self.served else apart
+        apart = ", training in bfloat16" if self.half else ""
+        if self.sampling is not None:
+            apart += f", sampling in {dtype_name(self.sampling)}{' on servers' if self.served else ''}"
         return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=self.attention)
 
     @property
@@ -116,8 +154,13 @@ class Placement:
             module.to(self.ranks.device.at)  # weights in 4 bits too, which are not sharded
         if self.spread:  # moves one layer at a time, and keeps this rank's rows of it
             config, device = self.config or Distributed(), self.ranks.device.at
-            shard(module, config, device=device, offload=offload, full_precision=full_precision)
+            shard(module, config, device=device, offload=offload, half=self.half and not full_precision)
         return module
+
+    def passes(self, model: nn.Module) -> AbstractContextManager[object]:
+        """Inside, this network computes in the precision of training; its backward pass may run outside."""
+        kind = next(model.parameters()).device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=True) if self.half and not self.spread else nullcontext()
 
     def copied(self, module: M) -> M:
         """A copy for `shard_`; where that spreads it, weights share the memory of `module` until rows are taken."""

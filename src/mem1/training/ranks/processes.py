@@ -234,22 +234,21 @@ def shard(
     *,
     device: torch.device,
     offload: bool = False,
-    full_precision: bool = False,
+    half: bool = False,
 ) -> None:
     """Shard the module over all ranks, in place; every rank must hold the same weights.
 
     device              where this rank computes, which need not be the GPU that its machine has
     offload             keep its weights in the computer's memory
-    full_precision      ignore `mixed_precision`, as for a critic's head
+    half                compute in bf16
     """
-    mixed = config.mixed_precision is not None and not full_precision
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     away = device.type == "cuda" and (offload or config.cpu_offload)  # without a GPU they are there anyway
     frozen = {p for p in module.parameters() if not p.is_floating_point()}  # 4-bit weights: whole on every rank
     options = {
         "mesh": init_device_mesh(device.type, (distributed.get_world_size(),)),
         "ignored_params": frozen,
-        "mp_policy": precision if mixed else MixedPrecisionPolicy(),
+        "mp_policy": precision if half else MixedPrecisionPolicy(),
         "offload_policy": CPUOffloadPolicy() if away else OffloadPolicy(),
     }
     for layer in layers(module):

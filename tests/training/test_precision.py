@@ -1,0 +1,117 @@
+"""Training in bf16 by autocast: what of it is in bf16, and what stays in fp32."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from builders import random_batch, tiny_model
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from mem1.api import load_recipe
+from mem1.engines.device import ON_CPU, Device
+from mem1.packing import Pack
+from mem1.planning.fakes import counted
+from mem1.planning.steps import fake_buffers
+from mem1.training.logprobs import score
+from mem1.training.ranks.optimizers import adamw
+from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
+
+GPU = Device(name="cuda:0", model="NVIDIA H100")
+
+
+class FlopsByType(TorchDispatchMode):
+    """FLOPs of products, forwards and backwards, by the type of their first operand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if (formula := flop_registry.get(getattr(func, "_overloadpacket", None))) is not None:
+            self.flops[args[0].dtype] += formula(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("keys", "device", "trains", "samples"),
+    [
+        (("model.path=Qwen/Qwen2.5-0.5B",), GPU, True, True),
+        (("model.path=Qwen/Qwen2.5-0.5B",), ON_CPU, False, False),
+        (("model.path=Qwen/Qwen2.5-0.5B", "model.dtype=float32"), GPU, True, False),
+        (("model.path=Qwen/Qwen2.5-0.5B", "model.training_dtype=float32"), GPU, False, False),
+        (("model.path=smollm2",), GPU, True, True),
+        ((), GPU, False, False),
+        (("model.path=shipped-notes",), GPU, False, False),
+        (("model.training_dtype=bfloat16",), GPU, True, True),
+        (("model.training_dtype=bfloat16", "workers=1"), ON_CPU, True, True),
+    ],
+)
+def test_wide_models_train_and_sample_in_bf16_on_a_gpu(
+    keys: tuple[str, ...], device: Device, trains: bool, samples: bool
+):
+    config = load_recipe("atlas-quick", *keys)
+    assert trains_in_bfloat16(config, device) is trains
+    assert samples_in_bfloat16(config, device) is samples
+
+
+@pytest.mark.parametrize(("width", "half"), [(511, False), (512, True)])
+def test_a_folder_says_how_wide_its_model_is(width: int, half: bool, tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": width}))
+    assert trains_in_bfloat16(load_recipe("atlas-quick", f"model.path={tmp_path}"), GPU) is half
+
+
+def test_weights_gradients_and_optimiser_are_fp32_and_log_probs_near():
+    model, pack = tiny_model("qwen2", dtype=torch.float32, initializer_range=0.1), Pack.whole(random_batch(0))
+    exact = score(model, pack, temperature=1.0).logprobs_M
+    exact.sum().backward()
+    wanted = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    optimizer = adamw(model, 1e-3)
+    with Placement(half=True).passes(model):
+        found = score(model, pack, temperature=1.0)
+    assert found.logprobs_M.dtype == found.states_MD.dtype == torch.float32
+    assert 1e-5 < (found.logprobs_M - exact).abs().max() < 0.05, "bf16 has 8 bits"
+    found.logprobs_M.sum().backward()
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        assert parameter.grad is not None and gradient is not None and parameter.grad.dtype == torch.float32
+        assert (parameter.grad - gradient).abs().max() < 0.1 * gradient.abs().max()
+    optimizer.step(scale=1.0)
+    states = [x for state in optimizer.members[0].state.values() for x in state.values()]
+    assert {x.dtype for x in (*states, *model.parameters())} == {torch.float32}
+
+
+def test_next_to_no_products_stay_in_fp32():
+    """Those of the rotary angles; TF32 would gain nothing."""
+    wide = Qwen2Config(
+        hidden_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=2048,
+        vocab_size=9000,
+    )
+    pack = Pack.whole(random_batch(0, vocabulary=9))
+    with counted():
+        model = AutoModelForCausalLM.from_config(wide)
+        fake_buffers(model)
+        with FlopsByType() as count, Placement(half=True).passes(model):
+            score(model, pack, temperature=1.0).logprobs_M.sum().backward()
+    assert count.flops[torch.bfloat16] > 1e8
+    assert count.flops[torch.float32] < 1e-3 * count.flops[torch.bfloat16]
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])
+def test_adamw_is_one_kernel_on_a_gpu(device: str, fused: bool | None):
+    with FakeTensorMode():
+        weights = torch.nn.ParameterList([torch.empty(2, 3, device=device), torch.empty(3, device=device)])
+        (member,) = adamw(weights, 1e-3).members
+    assert member.defaults["fused"] is fused
