@@ -8,14 +8,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gpu_checks
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 from mem1.api import load_recipe
@@ -39,7 +37,7 @@ from mem1.protocol import PAPER
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.ranks.placement import Placement, joined_for
-from mem1.training.ranks.processes import layers
+from mem1.training.ranks.processes import recomputed
 from mem1.training.rl import RlStage
 from mem1.training.train import make_rollout
 from mem1.training.verify import Forced, has_gradients
@@ -190,9 +188,9 @@ def timed(
 
     def step(model: PreTrainedModel, backend: Backend) -> None:
         model.zero_grad(set_to_none=True)
-        recomputed = without_activations(model) if checkpoints else contextlib.nullcontext()
+        layers = recomputed(model) if checkpoints else contextlib.nullcontext()
         attention = tree_attention(model) if packed else contextlib.nullcontext()
-        with recomputed, attention, torch.set_grad_enabled(gradients):
+        with layers, attention, torch.set_grad_enabled(gradients):
             for found in logprobs(model, backend):
                 if gradients:
                     found.sum().backward()
@@ -215,19 +213,6 @@ def timed(
         computed = len(tree) if packed else tokens - len(turns)
         here.row(way, tokens=tokens, computed=computed, **rates, **peak(), **about)
     return True
-
-
-@contextlib.contextmanager
-def without_activations(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, layers are computed again in the backward pass, as `distributed.activation_checkpointing` has it."""
-    found = layers(model)
-    for layer in found:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for layer in found:
-            del layer.forward
 
 
 def sampling(here: Here) -> None:

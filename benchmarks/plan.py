@@ -53,7 +53,7 @@ WIDE |= {"vocab_size": 8192}
 QWEN2, QWEN3 = Qwen2Config(**SMALL), Qwen3Config(**WIDE, head_dim=64)
 LLAMA = LlamaConfig(**{**WIDE, "num_hidden_layers": 2, "tie_word_embeddings": False, "vocab_size": 16000})
 
-CHECKPOINTS = "distributed.activation_checkpointing=true"
+CHECKPOINTS = "model.activation_checkpointing=true"
 PPO = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}")
 
 
@@ -88,7 +88,7 @@ ROWS = (
     Row("Qwen3, constant", QWEN3),
     Row("Qwen3, checkpointing", QWEN3, (CHECKPOINTS,)),
     Row("Qwen3, bf16", QWEN3, BF16),
-    Row("Qwen3, sharded, checkpointing, bf16", QWEN3, (CHECKPOINTS, *BF16)),
+    Row("Qwen3, sharded, checkpointing, bf16", QWEN3, ("distributed={}", CHECKPOINTS, *BF16)),
     Row("Qwen3, LoRA", QWEN3, ("lora.rank=8",)),
     Row("Qwen3, LoRA, checkpointing", QWEN3, ("lora.rank=8", CHECKPOINTS)),
     Row("Qwen3, PPO: critic of its own, reference", QWEN3, PPO),

@@ -16,7 +16,7 @@ from mem1.api import load_recipe
 from mem1.cli.main import app, ended_by
 from mem1.engines.out_of_memory import memory_named
 from mem1.errors import UserError
-from mem1.planning.fits import advise, check_fits
+from mem1.planning.fits import advise, check_fits, recomputing_if_needed
 from mem1.planning.gpus import cluster
 from mem1.planning.models import known
 from mem1.planning.plan import Steps, make_plan
@@ -70,8 +70,9 @@ def test_a_step_is_taken_once_for_all_changes_that_leave_it_as_it_is(recipe: Rec
     taken = ["training_dtype", "activation_checkpointing", "critic", "reference_offload", "cpu_offload", "[lora]"]
     assert [change.what.split(" ")[0].rpartition(".")[2] for change in changes] == taken
     assert not any(change.fits for change in changes)
-    # two of precision, two of checkpoints, two of adapters; that of a critic leaves sft, those of offloading leave both
-    assert Counter(stage for stage, _ in steps) == {"sft": 4, "rl": 5}
+    # as it is, and one each of precision, of checkpoints, of sharding, which offloading needs, and of adapters; that of
+    # a critic leaves sft, and offloading itself leaves both
+    assert Counter(stage for stage, _ in steps) == {"sft": 5, "rl": 6}
 
 
 @pytest.mark.slow
@@ -79,9 +80,30 @@ def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: 
     (planned,) = make_plan(recipe, gpus=cluster("H100")).stages
     warning = check_fits(recipe, free=(planned.memory.least + planned.memory.peak) / 2, device=L4)
     assert warning is not None and warning.startswith("the largest attempts that the recipe allows need ")
-    assert "GB more than cuda:0 (NVIDIA L4) has free; if the memory runs out, set distributed." in warning
+    assert "GB more than cuda:0 (NVIDIA L4) has free; if the memory runs out, set model." in warning
     assert check_fits(recipe, free=1.1 * planned.memory.peak, device=L4) is None
     assert check_fits(recipe, free=planned.memory.peak / 1.5, device=L4, ranks=4) is None, "ranks share the networks"
+
+
+@pytest.mark.slow
+def test_layers_are_computed_again_where_only_that_fits_and_nothing_else_was_asked_for(recipe: Recipe):
+    steps = Steps()
+    recipe = recipe.model_copy(update={"rl": recipe.rl and recipe.rl.model_copy(update={"pack_tokens": 4096})})
+    kept, again = (
+        make_plan(given, gpus=cluster("H100"), steps=steps).peak
+        for given in (recipe, _with(recipe, activation_checkpointing=True))
+    )
+    assert again < kept
+    for free, wanted in ((1.01 * kept, None), (0.5 * (kept + again), True), (0.99 * again, None)):
+        assert recomputing_if_needed(recipe, free=free).model.activation_checkpointing is wanted
+    refused = _with(recipe, activation_checkpointing=False)
+    assert recomputing_if_needed(refused, free=0.5 * (kept + again)) is refused
+    unknown = load_recipe("atlas-quick", "model.path=no/such")
+    assert recomputing_if_needed(unknown, free=1.0) is unknown
+
+
+def _with(recipe: Recipe, **keys: bool) -> Recipe:
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=keys)})
 
 
 @pytest.mark.slow
@@ -142,8 +164,8 @@ NEEDED = "(tried to allocate 2.32 GiB, beside 20.84 GiB of this process)"
             "give fewer --attempts",
         ),
         (f"{TRAIN} rl.tasks_per_step=1", SAMPLED, "sampling", "set distributed.cpu_offload = true"),
-        (TRAIN, "mem1.training.rl.RlStage.update", "training on the attempts", "lower rl.pack_tokens or set dist"),
-        (f"{SFT} {RECALL}", "mem1.training.supervised.recall_loss", "training associative recall", "set distri"),
+        (TRAIN, "mem1.training.rl.RlStage.update", "training on the attempts", "lower rl.pack_tokens or set model"),
+        (f"{SFT} {RECALL}", "mem1.training.supervised.recall_loss", "training associative recall", "set model."),
         (
             f"{SFT} recall=null",
             "mem1.training.supervised.flat_logprobs",

@@ -212,7 +212,7 @@ def test_code_runs_on_fakes_as_it_does_on_tensors():
     assert torch.zeros(3).tolist() == [0.0] * 3, "afterwards tensors are real again"
 
 
-BF16 = ("model.training_dtype=bfloat16", "distributed.activation_checkpointing=true")
+BF16 = ("model.training_dtype=bfloat16", "distributed={}", "model.activation_checkpointing=true")
 SERVERS = ("rollout.engine=servers", "rollout.servers=['http://a:1']", "rollout.weights_folder=w")
 TINY = (
     "model.path=null",

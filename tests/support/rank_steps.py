@@ -192,7 +192,8 @@ def run(ranks: Ranks, folder: Path | None) -> dict[str, Any]:
     if ranks.size > 1:
         kept = Placement(
             ranks=ranks,
-            config=Distributed(activation_checkpointing=True, reshard_after_forward=False, cpu_offload=True),
+            config=Distributed(reshard_after_forward=False, cpu_offload=True),
+            recompute=True,
         )
         found["grpo, layers computed again"] = rl(Grpo(), kept, None)
     return found

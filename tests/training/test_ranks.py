@@ -57,11 +57,6 @@ def number(pack: Pack) -> int:
     return pack.pieces[0].trajectory
 
 
-@dataclass
-class Stats:
-    number: int
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_results_come_in_the_order_of_the_packs_however_long_each_takes(threads: int):
     later_done = threading.Event()
@@ -88,7 +83,7 @@ def test_each_thread_has_the_callers_gradient_mode_one_thread_of_torch_and_the_t
     before = MODEL.config._attn_implementation
     workers = PackWorkers(models=[MODEL], threads=2)
     if backward:
-        workers.backward(PACKS, lambda pack: (weight * 1.0, Stats(len(look(pack)))), [weight])
+        workers.backward(PACKS, lambda pack: (weight * 1.0, {"number": len(look(pack))}), [weight])
     else:
         workers.forward(PACKS, look)
     assert seen == {(backward, 1, "mem1_tree")}
@@ -115,11 +110,11 @@ def test_gradients_are_added_to_existing_ones_in_the_order_of_the_packs(threads:
     weight.grad = torch.tensor(1.0)
     factors = [3.0, 1e8, 3.0, -1e8, 3.0, 3.0]
     workers = PackWorkers(models=[], threads=threads)
-    found = workers.backward(PACKS, lambda p: (weight * factors[number(p)], Stats(number(p))), [weight, unused])
+    found = workers.backward(PACKS, lambda p: (weight * factors[number(p)], {"number": number(p)}), [weight, unused])
     expected = torch.tensor(1.0)
     for factor in factors:
         expected = expected + factor
-    assert [one.number for one in found] == [0, 1, 2, 3, 4, 5]
+    assert [one["number"] for one in found] == [0, 1, 2, 3, 4, 5]
     assert (weight.grad.item(), unused.grad) == (expected.item(), None)
 
 
@@ -168,12 +163,12 @@ def on_rank(
 def test_a_padding_pass_adds_no_gradient_and_its_pack_is_counted_once(monkeypatch: pytest.MonkeyPatch):
     weight = torch.tensor([2.0], requires_grad=True)
 
-    def loss_of(pack: Pack) -> tuple[Tensor, Stats]:
-        return (weight * 10 ** number(pack)).sum(), Stats(10 + number(pack))
+    def loss_of(pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
+        return (weight * 10 ** number(pack)).sum(), {"number": torch.tensor(10 + number(pack))}
 
     others = {0: json.dumps([[0, {"number": 0}], [1, {"number": 1}]]).encode()}
     workers = on_rank(monkeypatch, [Pass(2), Pass(1, weight=0.0)], others, rank=1)
-    assert [one.number for one in workers.backward(PACKS[:3], loss_of, [weight])] == [0, 1, 12]
+    assert [one["number"] for one in workers.backward(PACKS[:3], loss_of, [weight])] == [0, 1, 12]
     assert weight.grad is not None and weight.grad.tolist() == [100.0]
     weight.grad = None
     workers = on_rank(monkeypatch, [Pass(2), Pass(1)], {1: json.dumps([[0, {"number": 0}]]).encode()})

@@ -163,7 +163,7 @@ def command(
     policy_folder(model)  # a model that is not there is said before anything is written
     from mem1.cli.eval import show
     from mem1.cli.progress import stderr
-    from mem1.cli.train import warn_of_little_memory
+    from mem1.cli.train import fitted
     from mem1.engines.device import Machine
     from mem1.evaluation.report.run_folders import write_run_report
     from mem1.lock import alone_in
@@ -176,7 +176,7 @@ def command(
     computed = Placement.of(first, ranks).computed
     for note in (str(computed), *ranks.device.few_workers(first.workers)):
         console.print(note, markup=False, soft_wrap=True)
-    warn_of_little_memory(first, machine(invocation) or Machine.here())
+    first = fitted(first, machine(invocation) or Machine.here())
     with alone_in(folder):
         rows = _teach(plan, first, ranks, console, resume=resume)
         result = {"model": model, "seed": seed, "rows": [row.as_dict() for row in rows]}

@@ -88,7 +88,7 @@ def command(
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
     here = machine(invocation) or Machine.here()
-    warn_of_little_memory(config, here)
+    config = fitted(config, here)
     with joined_for(config, here) as ranks:
         console.quiet = ranks.rank > 0
         if resume and not (folder / "config.toml").is_file() and ranks.rank == 0:
@@ -136,21 +136,27 @@ def _resume(command: Sequence[str], run: Path) -> str:
     return f"begin again with: {shlex.join(command)}"
 
 
-def warn_of_little_memory(config: Recipe, here: Machine) -> None:
-    """Warn if the plan's largest attempts do not fit into the GPU; raises UserError if the networks alone do not.
+def fitted(config: Recipe, here: Machine) -> Recipe:
+    """The recipe, with activation checkpointing if it fits into the GPU only so.
 
-    Before processes are joined: a plan joins pretended ones.
+    Warns if the plan's largest attempts do not fit; raises UserError if the networks alone do not. Before processes are
+    joined: a plan joins pretended ones.
     """
     from mem1.engines.device import free_memory
-    from mem1.planning.fits import check_fits
+    from mem1.planning.fits import check_fits, recomputing_if_needed
     from mem1.training.ranks.processes import own_device, world
 
     device, (rank, ranks) = own_device(config.model.device, here), world()
     free = free_memory(device)
     if free is not None:
-        warning = check_fits(config, free=free, device=str(device), ranks=ranks)
+        given, steps = config, {}
+        config = recomputing_if_needed(config, free=free, ranks=ranks, steps=steps)
+        if config is not given and rank == 0:
+            say(f"layers are computed again in the backward pass: {device} has no room for their activations")
+        warning = check_fits(config, free=free, device=str(device), ranks=ranks, steps=steps)
         if warning is not None and rank == 0:
             say(warning, "warning")
+    return config
 
 
 def _dry_run(config: Recipe, folder: Path, *, as_json: bool) -> None:
@@ -253,7 +259,7 @@ def quickstart(
     ranks = Ranks(device=chosen_device(invocation, config.model.device, training=True))
     computed = Placement.of(config, ranks).computed
     _print_notes(console, config, computed, ranks)
-    warn_of_little_memory(config, machine(invocation) or Machine.here())
+    config = fitted(config, machine(invocation) or Machine.here())
     with alone_in(folder):
         rows = _quickstart(config, ranks, folder, resume, console)
         result = {"rows": [row.as_dict() for row in rows]}

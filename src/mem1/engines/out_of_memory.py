@@ -17,8 +17,8 @@ from mem1.errors import UserError
 _RESUME = ", and go on from the last checkpoint with --resume"
 _SERVERS = "let servers sample ([rollout])"
 SAMPLING = f"set distributed.cpu_offload = true, which leaves the GPU to the sampler, or {_SERVERS}{_RESUME}"
-TRAINING = "lower {stage}.pack_tokens or set distributed.activation_checkpointing = true" + _RESUME
-RECALLING = "set distributed.activation_checkpointing = true or distributed.cpu_offload = true" + _RESUME
+TRAINING = "lower {stage}.pack_tokens or set model.activation_checkpointing = true" + _RESUME
+RECALLING = "set model.activation_checkpointing = true or distributed.cpu_offload = true" + _RESUME
 NETWORKS = "set distributed.cpu_offload = true, or use more GPUs" + _RESUME
 """What to change where the networks are loaded. What these name may change on resume."""
 ANSWERING = 'set model.dtype = "bfloat16", or compute on the CPU (model.device = "cpu")'

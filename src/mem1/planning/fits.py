@@ -1,6 +1,7 @@
 """Whether a recipe fits into a GPU, and which changes of the recipe make it fit.
 
 advise(config, gpus=cluster("H100"), steps=steps)   ->  changes added one after another until the plan fits
+recomputing_if_needed(config, free=20e9)         ->  the recipe with activation checkpointing, if only that fits
 check_fits(config, free=20e9, device="cuda:0 (NVIDIA L4)")
     ->  UserError: cuda:0 (NVIDIA L4) has 20.0 GB free, but [rl] needs 121.9 GB for weights, gradients and optimiser
         alone, 101.9 GB more; ...                                                   it cannot work: refused
@@ -66,9 +67,8 @@ def _changes(config: Recipe) -> Iterator[tuple[str, Recipe]]:
     if not trains_in_bfloat16(config, PLANNED_GPU):
         half = _set(config.model, training_dtype="bfloat16")
         yield 'model.training_dtype = "bfloat16"', _set(config, model=half)
-    if not distributed.activation_checkpointing:
-        again = _set(distributed, activation_checkpointing=True)
-        yield "distributed.activation_checkpointing = true", _set(config, distributed=again)
+    if not config.model.activation_checkpointing:
+        yield "model.activation_checkpointing = true", _recomputing(config)
     if rl is not None:
         if rl.pack_tokens > SMALLEST_PACK:
             tokens = max(SMALLEST_PACK, rl.pack_tokens // 4)
@@ -87,30 +87,60 @@ def _changes(config: Recipe) -> Iterator[tuple[str, Recipe]]:
     yield "[lora] rank = 16", _set(config, distributed=_set(distributed, cpu_offload=False), lora=Lora())
 
 
+def _recomputing(config: Recipe) -> Recipe:
+    return _set(config, model=_set(config.model, activation_checkpointing=True))
+
+
 def _set(section: Any, **keys: Any) -> Any:
     return section.model_copy(update=keys)
 
 
-def check_fits(config: Recipe, *, free: float, device: str, ranks: int = 1) -> str | None:
-    """A warning where the recipe's largest attempts do not fit into `free` bytes of this rank's GPU; None: they do.
+def recomputing_if_needed(config: Recipe, *, free: float, ranks: int = 1, steps: Steps | None = None) -> Recipe:
+    """The recipe, with `model.activation_checkpointing` where it leaves that open and fits only so.
 
-    device      the GPU's name, for messages
-    ranks       processes that train, each on a GPU like this one
-
-    Raises UserError where weights, gradients and optimiser states alone do not fit. A model that is not there is not
-    checked.
+    Arguments as of `check_fits`.
     """
+    if config.model.activation_checkpointing is not None or not _is_known(config):
+        return config
+    given, gpus = _on_this_machine(config, free, "", ranks)
+    steps = Steps() if steps is None else steps
+    if make_plan(given, gpus=gpus, steps=steps).fits:
+        return config
+    return _recomputing(config) if make_plan(_recomputing(given), gpus=gpus, steps=steps).fits else config
+
+
+def _is_known(config: Recipe) -> bool:
     try:
         recipe_shape(config)
     except UserError:
-        return None
+        return False
+    return True
+
+
+def _on_this_machine(config: Recipe, free: float, device: str, ranks: int) -> tuple[Recipe, Cluster]:
+    """The recipe as these ranks run it, and their GPUs."""
     if ranks > 1:
         config = _set(config, distributed=config.distributed or Distributed())
     serving = isinstance(config.rollout, ServerRollouts) and not config.rollout.sleep
     # a plan fills a share of a GPU, and what is free is counted without what CUDA itself has taken
     gpu = Gpu(device, free / USABLE / 1e9, 1.0, 1.0, 1.0, "its rates are not used")
-    gpus = Cluster(gpu=gpu, machines=1, per_machine=ranks + serving)
-    steps = Steps()
+    return config, Cluster(gpu=gpu, machines=1, per_machine=ranks + serving)
+
+
+def check_fits(config: Recipe, *, free: float, device: str, ranks: int = 1, steps: Steps | None = None) -> str | None:
+    """A warning where the recipe's largest attempts do not fit into `free` bytes of this rank's GPU; None: they do.
+
+    device      the GPU's name, for messages
+    ranks       processes that train, each on a GPU like this one
+    steps       those counted before for this GPU; new ones are added
+
+    Raises UserError where weights, gradients and optimiser states alone do not fit. A model that is not there is not
+    checked.
+    """
+    if not _is_known(config):
+        return None
+    config, gpus = _on_this_machine(config, free, device, ranks)
+    steps = Steps() if steps is None else steps
     plan = make_plan(config, gpus=gpus, steps=steps)
     if plan.fits:
         return None

@@ -18,8 +18,6 @@ from mem1.tasks.prompts import LABELS
 class Distributed(Config):
     """`[distributed]`: how the networks are sharded over the ranks. It does not change what is learnt."""
 
-    activation_checkpointing: bool = False
-    """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work."""
     cpu_offload: bool = False
     """Keep weights, gradients and optimiser states in the computer's memory, not on the GPU; no effect on a CPU."""
     reference_offload: bool = False
@@ -107,6 +105,9 @@ class ModelConfig(Config):
     """Precision of products and activations in training: auto, float32 or bfloat16; sums of gradients, the optimiser
     and the weights that it updates are float32. auto: bfloat16 on CUDA, but float32 for new models, shipped ones and
     others with a hidden size below 512, which are too small to gain from it."""
+    activation_checkpointing: bool | None = None
+    """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work.
+    None: no, but `mem1 train` does where the plan of a GPU does not fit otherwise."""
     attention: AttentionName = "auto"
     """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
     elsewhere."""

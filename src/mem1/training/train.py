@@ -63,6 +63,7 @@ NOT_FINGERPRINTED = (
     "checkpoint_minutes",
     "model.device",
     "model.attention",
+    "model.activation_checkpointing",
     "writers",
     "warnings",
     "tasks.retriever",

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +35,7 @@ from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.adapters import gather_along, merge_adapters, merged, with_adapters
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, shard
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, recomputed, shard
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -89,6 +89,8 @@ class Placement:
     """Whether the policy samples with its adapters applied, not merged into a copy; it is then the trained model."""
     half: bool = False
     """Whether the passes of training compute in bf16; weights, gradients and optimiser are fp32 all the same."""
+    recompute: bool = False
+    """Whether layers are computed again in the backward pass, which then needs no activations of theirs."""
     served: bool = False
     """Whether servers sample, and this process needs no policy besides the trained one."""
 
@@ -97,8 +99,14 @@ class Placement:
         """The placement of a recipe's run. Raises UserError where `model.attention` or `model.dtype` cannot work."""
         trees = config.sft is not None or (config.rl is not None and config.rl.packed)
         attention = choose_attention(config.model.attention, ranks.device.at, gradients=trees)
-        half = trains_in_bfloat16(config, ranks.device)
-        placement = cls(ranks=ranks, config=config.distributed, lora=config.lora, attention=attention, half=half)
+        placement = cls(
+            ranks=ranks,
+            config=config.distributed,
+            lora=config.lora,
+            attention=attention,
+            half=trains_in_bfloat16(config, ranks.device),
+            recompute=bool(config.model.activation_checkpointing),
+        )
         if isinstance(config.rollout, ServerRollouts):
             if config.model.dtype == "bfloat16":
                 raise UserError(
@@ -157,10 +165,14 @@ class Placement:
             shard(module, config, device=device, offload=offload, half=self.half and not full_precision)
         return module
 
-    def passes(self, model: nn.Module) -> AbstractContextManager[object]:
-        """Inside, this network computes in the precision of training; its backward pass may run outside."""
+    @contextmanager
+    def passes(self, model: nn.Module) -> Iterator[None]:
+        """Inside, this network computes as training has it, in its precision; its backward pass may run outside."""
         kind = next(model.parameters()).device.type
-        return torch.autocast(kind, torch.bfloat16, enabled=True) if self.half and not self.spread else nullcontext()
+        layers = recomputed(model) if self.recompute else nullcontext()
+        precision = torch.autocast(kind, torch.bfloat16) if self.half and not self.spread else nullcontext()
+        with layers, precision:
+            yield
 
     def copied(self, module: M) -> M:
         """A copy for `shard_`; where that spreads it, weights share the memory of `module` until rows are taken."""
@@ -170,8 +182,8 @@ class Placement:
         return copy.deepcopy(module, shared)
 
     def workers(self, wanted: int) -> int:
-        """Packs at a time: layers that come and go, or whose adapters do, can serve one only."""
-        return 1 if self.separate or self.applied else self.ranks.device.workers(wanted)
+        """Packs at a time: layers that come, go or change, or whose adapters do, can serve one only."""
+        return 1 if self.separate or self.applied or self.recompute else self.ranks.device.workers(wanted)
 
     def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
         """Copy the weights of `trained` into `policy`, in the precision of sampling; every rank must call it."""

@@ -254,8 +254,6 @@ def shard(
     for layer in layers(module):
         if isinstance(layer, FSDPModule):
             continue
-        if config.activation_checkpointing:
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
     # the outermost group always reshards after forward: gathered weights must not outlive an optimiser step
     fully_shard(module, reshard_after_forward=True, **options)
@@ -265,6 +263,22 @@ def shard(
             part.set_force_sum_reduction_for_comms(True)
     setattr(module, _FORWARD, MethodType(_call, module))
     register_fsdp_forward_method(module, _FORWARD)
+
+
+@contextmanager
+def recomputed(module: nn.Module) -> Iterator[None]:
+    """Inside, the module's layers keep no activations: the backward pass, also outside, computes them again.
+
+    Their random numbers are not kept, which would wait for a GPU: nothing may drop at random.
+    """
+    wrapped = layers(module)
+    for layer in wrapped:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+    try:
+        yield
+    finally:
+        for layer in wrapped:
+            del layer.forward
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
