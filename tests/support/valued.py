@@ -79,7 +79,8 @@ def _waits_for(name: str, args: Any, kwargs: dict[str, Any], there: bool) -> boo
     if name.startswith("aten.index") and there and isinstance(args[1], list | tuple):
         return any(x is not None and (x.dtype is torch.bool or not isinstance(x, Valued)) for x in args[1])
     if name == "aten.repeat_interleave":
-        return there and kwargs.get("output_size") is None
+        each_alike = len(args) > 1 and isinstance(args[1], int)
+        return there and not each_alike and kwargs.get("output_size") is None
     return there and name in _READS | _SIZED_BY_VALUES
 
 

@@ -28,7 +28,9 @@ def test_the_gradient_is_the_same_bit_for_bit(half: bool):
         forward_passes: list[object] = []
         layers(model)[0].register_forward_pre_hook(lambda *given, seen=forward_passes: seen.append(given))
         attention: list[object] = []
-        layers(model)[0].self_attn.register_forward_pre_hook(lambda *given, seen=attention: seen.append(given))
+        layers(model)[0].get_submodule("self_attn").register_forward_pre_hook(
+            lambda *given, seen=attention: seen.append(given)
+        )
         with tree_attention(model):
             with Placement(half=half, recompute=recompute).passes(model):
                 found = score(model, Pack.whole(random_batch(0)), temperature=1.0, entropy="gradient")

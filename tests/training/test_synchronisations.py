@@ -12,13 +12,16 @@ import torch
 from builders import VOCABULARY, random_group, tiny_model
 from torch import Tensor
 from valued import META, other_device, synchronisations
+from worlds import CODEC
 
 from mem1.algorithms.base import Algorithm
 from mem1.algorithms.group import Grpo
 from mem1.algorithms.losses import Importance, Kl
 from mem1.algorithms.ppo import Ppo
 from mem1.algorithms.ratios import Cispo, Gspo
+from mem1.engines.base import Sampling
 from mem1.engines.device import Device
+from mem1.engines.local import LocalEngine
 from mem1.packing import pack
 from mem1.packing.attention import plan_attention
 from mem1.recipe.rl import Phase, Rl
@@ -55,7 +58,7 @@ def groups() -> list[Group]:
 def waits(config: Rl) -> tuple[int, Counter[str], Counter[str], Counter[str]]:
     """Packs of a step, and the waits for log-probs of before, for loss and gradient, and for the optimiser."""
     with other_device():
-        model = tiny_model("qwen2", dtype=torch.float32).to("meta")
+        model = tiny_model("qwen2", dtype=torch.float32).to("meta")  # type: ignore[arg-type]  # transformers takes less
         networks = ActorCritic.make(config, model, placement=ON_DEVICE)
         optimizer = adamw(networks.policy, 1e-3)
         with synchronisations() as before:
@@ -91,7 +94,7 @@ def test_an_optimiser_step_waits_once_for_its_statistics_and_once_for_the_norm(a
 
 def test_recall_waits_for_no_more_than_transformers_own_mask():
     with other_device():
-        model = tiny_model("qwen2", dtype=torch.float32).to("meta")
+        model = tiny_model("qwen2", dtype=torch.float32).to("meta")  # type: ignore[arg-type]  # transformers takes less
         ids_BT, predicted_BT = recall_batch(Recall(tokens=64, pairs=(4,)), VOCABULARY, seed=0)
         with synchronisations() as waited:
             loss, _ = recall_loss(model, ids_BT, predicted_BT)
@@ -134,3 +137,16 @@ def test_copies_that_say_so_and_work_on_the_device_wait_for_nothing():
         x = torch.ones(3).to(META, non_blocking=True)
         (x + 1).where(x > 0, 0.0).index_select(0, x.long()).sum()
     assert not waited
+
+
+def test_the_sampler_waits_once_per_token_of_all_rows():
+    contexts, budgets = [(3, 4, 5), (3, 4, 6, 7), (8,)], [5, 5, 4]
+    with other_device():
+        model = tiny_model("qwen2", dtype=torch.float32).to("meta")  # type: ignore[arg-type]  # transformers takes less
+        engine = LocalEngine(model, CODEC, ["never"])
+        engine.stops = lambda token, sampled: False  # type: ignore[method-assign]
+        engine.complete(contexts, max_tokens=[1, 1, 1], sampling=Sampling(seed=0))
+        with synchronisations() as waited:
+            found = engine.complete(contexts, max_tokens=budgets, sampling=Sampling(seed=0))
+    assert [len(completion.token_ids) for completion in found] == budgets
+    assert waited.total() == 5, waited

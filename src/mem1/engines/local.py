@@ -253,25 +253,27 @@ class Batch:
     def _sample(self, logits_nV: Tensor) -> Finished:
         """One token for each row; returns what has ended."""
         device, rows = logits_nV.device, self.rows.live
+        wide = with_float64(device)
         logprobs_nV = torch.log_softmax(logits_nV / (self.temperature or 1.0), dim=-1)
         if self.temperature == 0:
             tokens_n = logprobs_nV.argmax(dim=-1)
         else:
-            wide = with_float64(device)
-            noise_n = torch.tensor([row.noise[len(row.tokens)] for row in rows], dtype=torch.float64, device=wide)
+            noise = torch.tensor([row.noise[len(row.tokens)] for row in rows], dtype=torch.float64)
+            noise_n = noise.to(wide, non_blocking=True)
             cumulative_nV = logprobs_nV.to(wide).double().exp().cumsum(-1)
             threshold_n1 = (noise_n * cumulative_nV[:, -1])[:, None]
             tokens_n = torch.searchsorted(cumulative_nV, threshold_n1, right=True)[:, 0].to(device)
-        tokens = tokens_n.tolist()
         if self.engine.steering is not None:
-            tokens = [
+            steered = [
                 self.engine.steering(row.request.context, row.tokens, drawn, row.request.max_tokens)
-                for row, drawn in zip(rows, tokens, strict=True)
+                for row, drawn in zip(rows, tokens_n.tolist(), strict=True)
             ]
-            tokens_n = torch.tensor(tokens, device=device)
-        chosen = logprobs_nV.gather(1, tokens_n[:, None])[:, 0].tolist()
+            tokens_n = torch.tensor(steered).to(device, non_blocking=True)
+        chosen_n = logprobs_nV.gather(1, tokens_n[:, None])[:, 0]
+        # the only wait for a GPU: both at once, and exactly, as fp64 holds every id
+        tokens, chosen = torch.stack([x.to(wide).double() for x in (tokens_n, chosen_n)]).tolist()
         finished: Finished = []
-        for row, token, logprob in zip(rows, tokens, chosen, strict=True):
+        for row, token, logprob in zip(rows, map(int, tokens), chosen, strict=True):
             row.tokens.append(token)
             row.logprobs.append(logprob)
             row.stopped = self.engine.stops(token, row.tokens)

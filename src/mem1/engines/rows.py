@@ -198,7 +198,7 @@ class Rows(Generic[AnyRow]):
                 stop = min(start + _BLOCK, len(row.ids) - 1)
                 bodies.append(Body(place, start, stop, slice(len(flat), len(flat) + stop - start)))
                 flat += zip(row.ids[start:stop], range(start, stop), [place] * (stop - start), strict=True)
-        flat_T3 = torch.tensor(flat, device=self.model.device)
+        flat_T3 = torch.tensor(flat).to(self.model.device, non_blocking=True)
         shared = [(self.live.index(a), self.live.index(b), length) for a, b, length in self._shared]
         return Step(
             self, flat_T3.T.contiguous(), len(self.live), max(len(row.ids) for row in self.live), bodies, shared
