@@ -9,7 +9,8 @@
     verify-blocks       the same with attention by blocks
     flex-0.5B, -1.5B, -7B   forward and backward pass over a group of attempts in Qwen2.5's shapes: the token tree by
                         FlexAttention, by blocks, and one turn at a time
-    sampling            the local engine in these shapes
+    step-0.5B, -1.5B, -7B, -SmolLM2     whole optimiser steps on eight-turn attempts: bf16 over fp32 weights, AdamW
+    sampling            the local engine in Qwen2.5's shapes, 64 attempts at a time
     rl                  whole steps of reinforcement learning in the shape of Qwen2.5-0.5B
     tests               the tests marked gpu
     resume              a run resumed from a checkpoint, on this device and on the CPU, against the unbroken one
@@ -24,7 +25,11 @@ run. Nothing is downloaded, weights are random or shipped.
 OUT/summary.json is written again after every part, OUT/rows.jsonl by the parts as they measure, OUT/log.txt holds what
 they printed. A row has what was computed of: tokens, of contexts and completions as a model without sharing would read
 them, so that all variants count the same work; tflops, as `mem1 plan` counts them, recomputation included; share, of
-the ceiling; peak_gb, the most that torch had allocated.
+the ceiling; peak_gb, the most that torch had allocated; counted_gb, the same by counting a step on fake tensors.
+
+At the end it prints what must be reached beside what was measured; "not measured" is what this machine or the chosen
+parts could not say. Loss and synchronisations are held by tests (`tests/training/test_head.py`,
+`test_synchronisations.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from multiprocessing.connection import wait
@@ -74,6 +79,10 @@ PARTS = {
     "flex-0.5B": Limits(seconds=100),
     "flex-1.5B": Limits(seconds=100),
     "flex-7B": Limits(seconds=150),
+    "step-0.5B": Limits(seconds=60),
+    "step-1.5B": Limits(seconds=60),
+    "step-7B": Limits(seconds=120),
+    "step-SmolLM2": Limits(seconds=60),
     "sampling": Limits(seconds=100),
     "rl": Limits(seconds=150),
     "tests": Limits(seconds=240, beside=True),
@@ -178,6 +187,7 @@ class Runner:
                 for one in running:
                     stop(one.process)
         self._write()
+        print(table(self.results, "at tiny size" if self.given.tiny else "measured"), flush=True)
         return all(result.outcome == "ok" for result in self.results.values())
 
     def _start(self, name: str, seconds: float, together: int) -> Running:
@@ -235,6 +245,72 @@ class Runner:
             "parts": [vars(result) for result in self.results.values()],
         }
         write_file(self.given.out / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A number that must be reached on an H100 or H200."""
+
+    what: str
+    part: str
+    name: str
+    """Name of the row, or of the one above and the one below a ratio: "flex/turns"."""
+    column: str
+    least: float
+
+
+TARGETS = (
+    Target(what="share of the bf16 ceiling, training 0.5B", part="step-0.5B", name="step", column="share", least=0.40),
+    Target(what="share of the bf16 ceiling, training 1.5B", part="step-1.5B", name="step", column="share", least=0.50),
+    Target(what="share of the bf16 ceiling, training 7B", part="step-7B", name="step", column="share", least=0.55),
+    Target(
+        what="the tree over one turn at a time, 0.5B",
+        part="flex-0.5B",
+        name="flex/turns",
+        column="tokens_per_second",
+        least=7.0,
+    ),
+    Target(
+        what="SmolLM2-135M, training, tokens/s",
+        part="step-SmolLM2",
+        name="step",
+        column="tokens_per_second",
+        least=150_000.0,
+    ),
+    Target(
+        what="sampling 0.5B, 64 attempts, tokens/s",
+        part="sampling",
+        name="0.5B",
+        column="tokens_per_second",
+        least=10_000.0,
+    ),
+)
+
+
+def table(results: Mapping[str, Result], measured: str = "measured") -> str:
+    """What must be reached beside what was measured, as markdown."""
+    lines = [f"| must reach | target | {measured} |", "|---|--:|--:|"]
+    for target in TARGETS:
+        result = results.get(target.part)
+        found = None if result is None else reached(result.rows, target)
+        lines.append(
+            f"| {target.what} | {target.least:,.6g} | {'not measured' if found is None else f'{found:,.3g}'} |"
+        )
+    rows = results["step-7B"].rows if "step-7B" in results else []
+    fits = [f"{'no, ' * ('out_of_memory' in row)}{row.get('peak_gb', row['counted_gb'])} GB" for row in rows[-1:]]
+    lines.append(f"| 7B, a whole step on one GPU | fits | {fits[0] if fits else 'not measured'} |")
+    return "\n".join(lines)
+
+
+def reached(rows: Sequence[Mapping[str, Any]], target: Target) -> float | None:
+    """The best that was measured of it; None: nothing was, or not on a GPU of the size."""
+    best = []
+    for name in target.name.split("/"):
+        values = [row[target.column] for row in rows if row["name"] == name and row.get(target.column) is not None]
+        if not values:
+            return None
+        best.append(max(values))
+    return best[0] if len(best) == 1 else best[0] / best[1]
 
 
 def installed() -> dict[str, str]:

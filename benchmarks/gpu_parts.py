@@ -14,17 +14,17 @@ from typing import Any
 import gpu_checks
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 from mem1.api import load_recipe
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.device import release_unused
+from mem1.engines.device import Device, release_unused
 from mem1.engines.local import LocalEngine
-from mem1.evaluation.tokens import config_shape, even_sizes, forward_flops
+from mem1.evaluation.tokens import Sizes, config_shape, even_sizes, forward_flops
 from mem1.memory import memory_policy
 from mem1.packing import pack
-from mem1.packing.attention import Backend, tree_attention
+from mem1.packing.attention import Backend, choose_attention, tree_attention
 from mem1.planning.attempts import Attempts, made_groups
 from mem1.planning.fakes import counted
 from mem1.planning.models import known
@@ -34,11 +34,13 @@ from mem1.policy.policy import Policy
 from mem1.policy.protocol import resolve
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import PAPER
+from mem1.recipe.supervised import Sft
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
 from mem1.training.ranks.placement import Placement, joined_for
-from mem1.training.ranks.processes import recomputed
+from mem1.training.ranks.processes import Ranks, recomputed
 from mem1.training.rl import RlStage
+from mem1.training.supervised import SftStage
 from mem1.training.train import make_rollout
 from mem1.training.verify import Forced, has_gradients
 
@@ -54,9 +56,23 @@ TINY = Qwen2Config(
     bos_token_id=None,
     eos_token_id=None,
 )
+SMOLLM2 = LlamaConfig(
+    hidden_size=576,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    intermediate_size=1536,
+    vocab_size=49152,
+    tie_word_embeddings=True,
+    pad_token_id=None,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+"""SmolLM2-135M's."""
 SHAPES = ("0.5B", "1.5B", "7B")
 REAL = even_sizes(prompt=300, state=100, action=30, result=350, turns=6)
 FEW = even_sizes(prompt=40, state=10, action=6, result=30, turns=2)
+EIGHT_TURNS = even_sizes(prompt=300, state=100, action=30, result=350, turns=8)
 ATTEMPTS = 8
 LONGEST_S = 12.0
 """Seconds after which a measurement is not repeated again."""
@@ -113,17 +129,32 @@ class Here:
         yield lambda: {"peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2)}
 
     def network(self, shape: str) -> PretrainedConfig:
-        return TINY if self.tiny else known(f"Qwen2.5-{shape}")
+        if self.tiny:
+            return TINY
+        return SMOLLM2 if shape == "SmolLM2" else known(f"Qwen2.5-{shape}")
 
-    def made(self, network: PretrainedConfig, *, groups: int) -> list[list[Trajectory]]:
-        """Groups of attempts whose tokens the network knows."""
-        sizes, attempts = (FEW, 2) if self.tiny else (REAL, ATTEMPTS)
+    def made(self, network: PretrainedConfig, *, groups: int, sizes: Sizes = REAL) -> list[list[Trajectory]]:
+        """Groups of attempts; their tokens, all different, begin anew where the vocabulary ends."""
+        sizes, attempts = (FEW, 2) if self.tiny else (sizes, ATTEMPTS)
         found = made_groups(memory_policy("constant"), sizes, groups=groups, attempts=attempts)
-        largest = max(max(turn.context_ids + turn.completion_ids) for group in found for t in group for turn in t.turns)
-        assert largest < network.vocab_size, (
-            f"{largest + 1} tokens, all different, for a vocabulary of {network.vocab_size}"
-        )
-        return found
+        known = network.vocab_size
+
+        def within(ids: Sequence[int]) -> tuple[int, ...]:
+            return tuple(i % known for i in ids)
+
+        return [
+            [
+                replace(
+                    t,
+                    turns=tuple(
+                        replace(x, context_ids=within(x.context_ids), completion_ids=within(x.completion_ids))
+                        for x in t.turns
+                    ),
+                )
+                for t in group
+            ]
+            for group in found
+        ]
 
 
 def ceiling(here: Here) -> None:
@@ -215,11 +246,57 @@ def timed(
     return True
 
 
+def step(shape: str) -> Callable[[Here], None]:
+    """Whole optimiser steps, as `mem1 train` takes them in one process: bf16 products over fp32 weights, and AdamW."""
+
+    def part(here: Here) -> None:
+        network = here.network(shape)
+        (group,) = here.made(network, groups=1, sizes=EIGHT_TURNS)
+        any(stepped(here, network, group, recompute) for recompute in (False, True))
+
+    return part
+
+
+def stepped(here: Here, network: PretrainedConfig, group: Sequence[Trajectory], recompute: bool) -> bool:
+    """Write a row of the step, with what it needs by count; False: the memory ran out."""
+
+    def stage(device: str) -> SftStage:
+        at = torch.device(device)
+        attention = choose_attention("auto", at)
+        ranks = Ranks(device=Device(name=device, at=at))
+        placement = Placement(ranks=ranks, attention=attention, half=True, recompute=recompute)
+        policy = Policy(built(network, device, torch.float32), Codec(atlas_tokenizer(PAPER)))
+        sft = Sft(steps=1, tokens=1 << 20, pack_tokens=16384, optimizer="adamw")
+        return SftStage(policy, sft, lambda: group, seed=0, placement=placement)
+
+    with counted() as count:
+        fake = stage("cpu")
+        fake_buffers(fake.model)
+        fake.step(0)
+        fake.optimizers.step(scale=0.0)
+        count.clear()
+        computed = fake.step(0)["tokens"]
+    needed = {"recompute": recompute, "counted_gb": round(count.peak / 1e9, 2)}
+    del fake
+    gc.collect()
+    with here.peak() as peak:
+        try:
+            real = stage(here.device)
+            seconds = here.best(lambda: real.step(0))
+        except torch.OutOfMemoryError as error:
+            here.row("step", out_of_memory=str(error).split(". ")[1], **needed)
+            return False
+        tokens = sum(turn.num_tokens for t in group for turn in t.turns)
+        rates = here.rates(tokens=tokens, flops=sum(count.flops.values()), seconds=seconds)
+        here.row("step", tokens=tokens, computed=computed, **rates, **peak(), **needed)
+    return True
+
+
 def sampling(here: Here) -> None:
     """Contexts of the last turn, as many new tokens as that turn has; nothing stops before its budget."""
     for name in SHAPES[:1] if here.tiny else SHAPES:
         network = here.network(name)
-        last = [replace(t, turns=t.turns[-1:]) for group in here.made(network, groups=4) for t in group]
+        last = [replace(t, turns=t.turns[-1:]) for group in here.made(network, groups=8) for t in group]
         contexts = [t.turns[0].context_ids for t in last]
         budgets = [len(t.turns[0].completion_ids) for t in last]
         model = built(network, here.device)
@@ -293,6 +370,8 @@ def part(name: str) -> Callable[[Here], None]:
     kind, _, of = name.partition("-")
     if kind == "flex":
         return flex(of)
+    if kind == "step":
+        return step(of)
     if kind == "verify":
         return gpu_checks.verify(of, *(("constant", "full") if of == "flex" else ("constant",)))
     found = (ceiling, sampling, rl, gpu_checks.tests, gpu_checks.resume, gpu_checks.evaluation, gpu_checks.quickstart)

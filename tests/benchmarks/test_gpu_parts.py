@@ -39,9 +39,25 @@ def tiny(out: Path, *parts: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_part_runs_as_typed_at_tiny_size(tmp_path: Path):
-    ceiling, sampling = tiny(tmp_path / "out", "sampling")["parts"]
-    assert (ceiling["part"], sampling["part"]) == ("ceiling", "sampling")
-    assert all(row["tokens_per_second"] > 0 for row in sampling["rows"]) and sampling["rows"]
+    ceiling, step, sampling = tiny(tmp_path / "out", "step-SmolLM2", "sampling")["parts"]
+    assert (ceiling["part"], step["part"], sampling["part"]) == ("ceiling", "step-SmolLM2", "sampling")
+    assert all(row["tokens_per_second"] > 0 for row in (*sampling["rows"], *step["rows"]))
+    assert sampling["rows"] and [row["recompute"] for row in step["rows"]] == [False]
+
+
+def test_targets_stand_beside_what_was_measured_and_what_was_not():
+    rows = {
+        "step-0.5B": [{"name": "step", "share": 0.42, "counted_gb": 9.0}],
+        "flex-0.5B": [{"name": "flex", "tokens_per_second": 80.0}, {"name": "turns", "tokens_per_second": 10.0}],
+        "step-7B": [{"name": "step", "out_of_memory": "...", "counted_gb": 150.5}],
+    }
+    found = gpu.table({name: gpu.Result(part=name, rows=rows) for name, rows in rows.items()}).splitlines()
+    assert len(found) == 3 + len(gpu.TARGETS)
+    assert found[2] == "| share of the bf16 ceiling, training 0.5B | 0.4 | 0.42 |"
+    assert "| the tree over one turn at a time, 0.5B | 7 | 8 |" in found
+    assert "| sampling 0.5B, 64 attempts, tokens/s | 10,000 | not measured |" in found
+    assert found[-1] == "| 7B, a whole step on one GPU | fits | no, 150.5 GB |"
+    assert {target.part for target in gpu.TARGETS} <= set(gpu.PARTS)
 
 
 @pytest.mark.slow  # a minute of two cores: before each loan of a GPU
