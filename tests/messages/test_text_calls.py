@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from mem1.messages.text_calls import calls_in
+from mem1.messages.text_calls import Found, calls_in
 
 BAR = "\uff5c"
 SEARCH = '{"name": "search", "arguments": {"query": "Oslo"}}'
@@ -56,6 +56,49 @@ STYLES = {
         f'<{BAR}DSML{BAR}parameter name="query" string="true">Oslo</{BAR}DSML{BAR}parameter>\n'
         f"</{BAR}DSML{BAR}invoke>\n</{BAR}DSML{BAR}function_calls>"
     ),
+    "DeepSeek V4": (
+        f'<{BAR}DSML{BAR}tool_calls>\n<{BAR}DSML{BAR}invoke name="search">\n'
+        f'<{BAR}DSML{BAR}parameter name="query" string="true">Oslo</{BAR}DSML{BAR}parameter>\n'
+        f"</{BAR}DSML{BAR}invoke>\n</{BAR}DSML{BAR}tool_calls>"
+    ),
+    "DeepSeek V4 with other bars": (
+        '<|DSML|tool_calls><|DSML|invoke name="search"><|DSML|parameter name="query" string="true">Oslo'
+        "</|DSML|parameter></|DSML|invoke></|DSML|tool_calls>"
+    ),
+    "DeepSeek V4 without a frame": (
+        f'<{BAR}DSML{BAR}invoke name="search">\n<{BAR}DSML{BAR}parameter name="query" string="true">Oslo'
+        f"</{BAR}DSML{BAR}parameter>\n</{BAR}DSML{BAR}invoke>"
+    ),
+    "DeepSeek V3.1 without a frame": (
+        f'<{BAR}tool▁call▁begin{BAR}>search<{BAR}tool▁sep{BAR}>{{"query": "Oslo"}}<{BAR}tool▁call▁end{BAR}>'
+    ),
+    "Kimi without a frame": (
+        '<|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{"query": "Oslo"}<|tool_call_end|>'
+    ),
+    "Seed": "<seed:tool_call>\n<function=search>\n<parameter=query>Oslo</parameter>\n</function>\n</seed:tool_call>",
+    "LongCat": f"<longcat_tool_call>\n{SEARCH}\n</longcat_tool_call>",
+    "LFM2": '<|tool_call_start|>[search(query="Oslo")]<|tool_call_end|>',
+    "Llama 4 with marks": '<|python_start|>[search(query="Oslo")]<|python_end|>',
+    "OLMo": '<function_calls>\nsearch(query="Oslo")\n</function_calls>',
+    "FunctionGemma": "<start_function_call>call:search{query:<escape>Oslo<escape>}<end_function_call>",
+    "Gemma 4": '<|tool_call>call:search{query:<|"|>Oslo<|"|>}<tool_call|>',
+    "Apertus": '<|tools_prefix|>[{"search": {"query": "Oslo"}}]<|tools_suffix|>',
+    "gpt-oss with its head": (
+        "<|start|>assistant<|channel|>commentary to=functions.search <|constrain|>json<|message|>"
+        '{"query": "Oslo"}<|call|>'
+    ),
+    "gpt-oss, the tool first": (
+        '<|start|>assistant to=functions.search<|channel|>commentary json<|message|>{"query": "Oslo"}<|call|>'
+    ),
+    "a fence in a mark": f"<tool_call>\n```json\n{SEARCH}\n```\n</tool_call>",
+    "the end of a mark alone": f"{SEARCH}\n</tool_call>",
+    "a mark with the name": '<tool_call name="search">{"query": "Oslo"}</tool_call>',
+    "a mark of no known style": f"<tool_request>\n{SEARCH}\n</tool_request>",
+    "capitals in place of a mark": f"TOOL_CALL_BLOCK>>>\n{SEARCH}\n<<<END_TOOL_CALL_BLOCK>>>",
+    "brackets with the name": '[tool call search] {"query": "Oslo"}',
+    "Llama's name and JSON": '<function=search{"query": "Oslo"}</function>',
+    "a tag for the tool, one for each argument": "<search>\n<query>Oslo</query>\n</search>",
+    "ReAct in bold": '**Action:** search\n**Action Input:** {"query": "Oslo"}',
     "InternLM": '<|action_start|><|plugin|>{"name": "search", "parameters": {"query": "Oslo"}}<|action_end|>',
     "Cohere": '<|START_ACTION|>[{"tool_name": "search", "parameters": {"query": "Oslo"}}]<|END_ACTION|>',
     "Cohere, older": 'Action: ```json\n[{"tool_name": "search", "parameters": {"query": "Oslo"}}]\n```',
@@ -80,7 +123,21 @@ def test_a_call_is_read_in_every_style(style: str):
     assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
 
 
-@pytest.mark.parametrize("style", ["Hermes, Qwen", "Qwen3-Coder", "MiniMax", "DeepSeek V3.1", "Kimi", "Llama 3"])
+@pytest.mark.parametrize(
+    "style",
+    [
+        "Hermes, Qwen",
+        "Qwen3-Coder",
+        "MiniMax",
+        "DeepSeek V3.1",
+        "Kimi",
+        "Llama 3",
+        "DeepSeek V4",
+        "DeepSeek V3.1 without a frame",
+        "Kimi without a frame",
+        "Gemma 4",
+    ],
+)
 def test_text_before_calls_and_a_second_call_are_read_too(style: str):
     found = calls_in(f"I look it up.\n\n{STYLES[style]}\n{STYLES[style]}", {"search"})
     assert found.text == "I look it up." and len(found.calls) == 2
@@ -94,6 +151,14 @@ def test_a_call_behind_a_word_is_read_where_the_text_ends_with_it_and_the_tool_i
     assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
     assert calls_in(text, {"fetch"}).text == text
     assert calls_in(f"{text} is a call.", {"search"}).calls == ()
+
+
+@pytest.mark.parametrize("style", ["a mark of no known style", "a tag for the tool, one for each argument"])
+def test_between_unknown_marks_a_call_ends_the_text_and_its_tool_is_there(style: str):
+    text = f"I look it up.\n\n{STYLES[style]}"
+    assert calls_in(text, {"search"}).text == "I look it up." and len(calls_in(text, {"search"}).calls) == 1
+    behind = f"{text}\n\nThat is the form of a call."
+    assert calls_in(text, {"fetch"}) == Found(text=text) and calls_in(behind, {"search"}) == Found(text=behind)
 
 
 def test_a_plain_action_input_is_the_only_parameters_text():
@@ -128,6 +193,11 @@ def test_values_that_were_texts_are_said_to_be():
         f"Models write <tool_call>{SEARCH}</tool_call> to call a tool.",
         f"For example:\n```\n<tool_call>{SEARCH}</tool_call>\n```",
         f"The log says: {SEARCH}",
+        f"For example:\n```\n<tool_request>{SEARCH}</tool_request>\n```",
+        "Write `<|tool_call_start|>` before a call, and the <some_tool_call> that you like.",
+        'Results of search: {"query": "Oslo"}',
+        "<search>Oslo is the capital of <b>Norway</b>.</search>",
+        "<page><search><query>Oslo</query></search></page>",
     ],
 )
 def test_what_is_no_call_stays_text(text: str):
@@ -139,7 +209,8 @@ def test_what_is_no_call_stays_text(text: str):
     "text",
     ['<tool_call>{"name": "search", "argum', "<tool_call></tool_call>", "[TOOL_CALLS]", "<|python_tag|>print(1)",
      "<function=search><parameter=", f"<tool_call>{'[' * 50_000}</tool_call>",
-     f"[TOOL_CALLS][{', '.join([SEARCH] * 200)}]"],
+     f"[TOOL_CALLS][{', '.join([SEARCH] * 200)}]", "<|some_tool_call|>\nsearch Oslo", "<start_function_call>call:x{",
+     f"<{BAR}DSML{BAR}tool_calls>\n<{BAR}DSML{BAR}inv"],
 )  # fmt: skip
 def test_a_mark_without_a_call_behind_it_is_broken(text: str):
     found = calls_in(text, {"search"})
@@ -153,7 +224,8 @@ def test_a_call_of_an_unknown_tool_is_a_call_where_its_style_has_a_mark():
 
 @pytest.mark.parametrize(
     "piece", ["<tool_call>", "\n<tool_call>", "<function=", "\n<function=a><parameter=b>", "[TOOL_CALLS]", "[", '{"a":',
-              "(", "-", "Action Input:", "x <tool_call>", "<invoke name="],
+              "(", "-", "Action Input:", "x <tool_call>", "<invoke name=",
+              "<a>", "<search>", "{ <search>", "</search>", "<|", "<tooltool", "{a:", "<start_function_call>call:a{b:"],
 )  # fmt: skip
 def test_long_texts_take_no_longer_than_their_length(piece: str):
     text = piece * (300_000 // len(piece))

@@ -1,9 +1,9 @@
-r"""Answers of MCP servers, made as the official client takes them: one bad tool or part would cost it the whole.
+r"""Answers of MCP servers as the official client takes them: it refuses a whole list for one bad tool, and a whole
+result for one part.
 
-    sound({"tools": [{"name": "a"}, None]})          ->  {"tools": [{"name": "a", "inputSchema": {"type": "object"}}]}
-    sound({"content": [{"type": "text", "text": None}]})
-        ->  {"content": [], "isError": False}
-    mended(b'{"text": "cut in an emoji \ud83d"}')          ->  b'{"text": "cut in an emoji ?"}'
+    sound({"tools": [{"name": "a"}, None]})         ->  {"tools": [{"name": "a", "inputSchema": {"type": "object"}}]}
+    sound({"content": [{"type": "hologram"}]})      ->  {"content": [{"type": "text", "text": "[hologram, ...]"}], ...}
+    mended(b'{"text": "cut in an emoji \ud83d"}')   ->  b'{"text": "cut in an emoji ?"}'
 
 A tool without a name is left out, and said once. Of the others stays what a call needs: not the schema of results, for
 which the client refuses those that do not fit, though the model can read them. What is no text in a result is named.

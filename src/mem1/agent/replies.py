@@ -16,7 +16,8 @@ from typing import Any
 from mem1.agent.chat import Reply
 from mem1.agent.shapes import new_id
 from mem1.agent.tools import Tool
-from mem1.messages.text_calls import TextCall, calls_in
+from mem1.messages.text_calls import calls_in
+from mem1.messages.text_styles import TextCall
 from mem1.messages.thoughts import without_thoughts
 from mem1.messages.transcript import Call, Message, texts
 
