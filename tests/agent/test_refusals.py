@@ -15,6 +15,7 @@ from tool_callers import streamed
 import mem1
 from mem1.agent.chat import ServedChat
 from mem1.agent.refusals import Taken
+from mem1.agent.replies import Repeated
 from mem1.engines.servers import Refused
 from mem1.errors import UserError
 
@@ -36,6 +37,8 @@ WORDINGS = {
     "Rust": "Failed to deserialize the JSON body: messages[1]: unknown field `%s`, expected one of `role`, "
     "`reasoning`, `annotations`",
     "Go": 'json: unknown field "%s"',
+    "Together": "Input validation error: messages.1.%s is not a valid field",
+    "Cloudflare": "oneOf at '/' not met, unevaluatedProperties '%s' in messages[1]",
     "OpenRouter": '{"error":{"message":"Provider returned error","metadata":{"raw":"{\\"message\\":\\"property \'%s\' '
     'is unsupported\\"}"}}}',
 }
@@ -56,6 +59,12 @@ def test_the_field_that_a_refusal_names_is_left_out_and_no_other(wording: str, f
     sent, now = taught(wording % field, {"user": "me"})
     assert now["messages"] == [HISTORY[0], {key: value for key, value in HISTORY[1].items() if key != field}]
     assert {**now, "messages": 0} == {**sent, "messages": 0}
+
+
+def test_a_field_that_is_to_be_removed_is():
+    detail = "The reasoning_content is for display only. Please remove the reasoning_content from the input messages."
+    _, now = taught(detail)
+    assert now["messages"][1].keys() == HISTORY[1].keys() - {"reasoning_content"}
 
 
 def test_fields_of_calls_and_of_parts_are_left_out_and_what_a_call_needs_is_not():
@@ -233,6 +242,25 @@ class TestServed:
             False,
         ]
         assert agent.report().states >= 1
+
+    @pytest.mark.parametrize("streams", [False, True])
+    @pytest.mark.parametrize(
+        ("status", "error"),
+        [
+            (400, {"message": "Failed to call a function. See 'failed_generation'", "code": "tool_use_failed"}),
+            (400, {"message": "The output could not be parsed", "code": "output_parse_failed"}),
+            (500, {"message": "error parsing tool call: raw='{', err=unexpected end of JSON input"}),
+        ],
+    )
+    def test_a_reply_that_the_server_cannot_read_is_asked_for_again(self, status: int, error: Any, streams: bool):
+        good = {"choices": [{"message": said("Oslo"), "finish_reason": "stop"}]}
+        bad = Reply(status=status, body=json.dumps({"error": error}).encode())
+        replies = [bad, bad, Reply(body=streamed(good) if streams else json.dumps(good).encode())]
+        with chat_server(lambda *_: replies.pop(0)) as server:
+            agent = mem1.Agent(server.url, name="m")
+            seen = list(agent.stream("go")) if streams else agent.run("go")
+        assert agent.answer == "Oslo" and len(server.requests) == 3
+        assert not streams or seen == [Repeated(why="unreadable", tries=1), Repeated(why="unreadable", tries=2), "Oslo"]
 
     def test_a_server_that_refuses_everything_is_not_asked_for_ever(self):
         history = [{"role": "user", "content": "x"}, {**said("y"), **{f"field_{n}": 1 for n in range(40)}}]

@@ -12,7 +12,7 @@ from scripted import Script, calls, results, said
 
 import mem1
 from mem1.agent import Ending, Repeated
-from mem1.agent.replies import TRIES
+from mem1.agent.replies import CUTS, TRIES
 from mem1.messages import check
 
 
@@ -80,6 +80,23 @@ def test_a_cut_reply_is_asked_for_once_more():
     cut = {"choices": [{"message": said("The mayor of"), "finish_reason": "length"}]}
     agent = mem1.Agent(Script(cut, said("Anne Lindboe")))
     assert steps(agent) == [Repeated(why="cut", tries=1)] and agent.answer == "Anne Lindboe"
+
+
+def test_a_call_cut_off_before_its_arguments_is_not_made():
+    cut = {"choices": [{"message": calls(("search", "")), "finish_reason": "length"}]}
+    agent = mem1.Agent(Script(cut, said("Oslo")), tools=[search])
+    assert steps(agent) == [Repeated(why="cut", tries=1)] and results(agent) == [] and agent.answer == "Oslo"
+
+
+@pytest.mark.parametrize("text", ["The mayor of", ""])
+def test_what_a_filter_stopped_is_asked_for_again_and_never_the_answer(text: str):
+    stopped = {"choices": [{"message": said(text), "finish_reason": "content_filter"}]}
+    model = Script(stopped, said("Anne Lindboe"), *[stopped] * CUTS)
+    agent = mem1.Agent(model)
+    assert steps(agent) == [Repeated(why="filtered", tries=1)] and agent.answer == "Anne Lindboe"
+    assert "filter" in model.shown[1][-1]["content"]
+    report = agent.run("and now?").report()
+    assert (report.answer, report.ending, report.turns) == (None, Ending.UNUSABLE, 2 + CUTS)
 
 
 def test_a_refusal_is_the_answer():

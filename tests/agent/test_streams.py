@@ -107,6 +107,11 @@ class TestCalls:
             ([[part("weather", {}, index=0, id="a")], [part(None, OSLO[:3], index=0)], [part(None, OSLO[3:], index=0)]],
              THREE[:1]),
             ([[part("weather", {"city": "Oslo"}, index=0)], [part("weather", {"city": "Rome"}, index=0)]], THREE[:2]),
+            # a name in pieces, with the id or without; a name that grows; empty ones
+            ([[part("wea", "", index=0, id="a")], [part("ther", "", index=0)], [part(None, OSLO, index=0)]], THREE[:1]),
+            ([[part("wea", "", id="a")], [part("ther", "", id="a")], [part("", OSLO, id="a")]], THREE[:1]),
+            ([[part("wea", None, index=0, id="a")], [part("weather", OSLO, index=0, id="a")]], THREE[:1]),
+            ([[part("weather", "", index=0, id="a")], [part("", OSLO, index=0, id="")]], THREE[:1]),
             # names in place of ids, one id for all
             ([[part("weather", OSLO, index=0, id="weather")], [part("weather", ROME, index=0, id="weather")]],
              THREE[:2]),

@@ -274,7 +274,7 @@ class Agent:
             else:
                 self._ledger.turn(asked, self._messages, raw, observed=asked is shown)
                 reply, fault = understood(raw, tools)
-                cut += fault is Fault.CUT
+                cut += fault in (Fault.CUT, Fault.FILTERED)
                 if fault is Fault.NONE or cut == CUTS or tries + 1 == TRIES:
                     return reply, fault
             tries += 1

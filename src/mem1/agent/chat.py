@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
-from mem1.agent.refusals import Taken, lasting
+from mem1.agent.refusals import Taken, is_of_the_reply, lasting
 from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
@@ -35,6 +35,8 @@ _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
+_FILTERED = ("content_filter", "sensitive")
+"""Why a provider's filter ended a reply, in OpenAI's words and in Zhipu's."""
 _NAME = frozenset(string.ascii_letters + string.digits + "_-")
 _MOST_REFUSALS = 16
 """Most requests in a row of which a server refuses something that is then left out."""
@@ -64,6 +66,8 @@ class Reply:
     """Its calls, with the arguments that the model wrote."""
     cut: bool = False
     """Whether it ended at the token limit."""
+    filtered: bool = False
+    """Whether the provider's filter ended it."""
     counted: Counted | None = None
     """None: the provider did not count."""
 
@@ -248,20 +252,18 @@ def _explained(unreadable: type[ModelFailed] = Unreadable) -> Iterator[None]:
     except ValueError as error:
         raise unreadable(f"the model's answer cannot be read: {error}") from error
     except (EngineFailed, LimitReached) as error:
-        raise ModelFailed(f"the model gives no reply: {error}") from error
+        of_reply = isinstance(error, Refused) and is_of_the_reply(error.detail)
+        raise (unreadable if of_reply else ModelFailed)(f"the model gives no reply: {error}") from error
 
 
 def read_completion(value: Any) -> Reply:
     """The reply in a chat completion, or in a message, which may be empty. Raises ValueError for anything else."""
     completion: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
     message: Any = completion if completion else None
-    cut = False
+    finish: Any = None
     if "choices" in completion:
         try:
-            message, cut = (
-                completion["choices"][0]["message"],
-                completion["choices"][0].get("finish_reason") == "length",
-            )
+            message, finish = completion["choices"][0]["message"], completion["choices"][0].get("finish_reason")
         except (LookupError, TypeError, AttributeError):
             message = None
     if not isinstance(message, Mapping) or message.get("role", "assistant") != "assistant":
@@ -278,7 +280,13 @@ def read_completion(value: Any) -> Reply:
     called = _called(calls)
     if called:
         whole["tool_calls"] = [_kept(call, raw) for call, raw in zip(called, calls, strict=True)]
-    return Reply(message=whole, calls=called, cut=cut, counted=_counted(completion.get("usage")))
+    return Reply(
+        message=whole,
+        calls=called,
+        cut=finish == "length",
+        filtered=finish in _FILTERED,
+        counted=_counted(completion.get("usage")),
+    )
 
 
 def _deprecated(call: Any) -> list[Mapping[str, Any]]:

@@ -25,17 +25,17 @@ from mem1.errors import printable
 log = logging.getLogger(__name__)
 
 _REFUSING = re.compile(
-    r"not (?:be )?(?:permitted|allowed|supported|accepted|recognized|implemented)|unsupported|does(?: not|n't) support|"
-    r"deprecated|unknown|unrecognized|unexpected|extra_forbidden|extra (?:inputs?|fields?|keys?)|additional propert|"
-    r"forbidden|disallowed|cannot find field|no such field|only allowed|only supported|unevaluated propert|"
-    r"invalid (?:field|property|parameter|argument|key)",
+    r"not (?:be )?(?:permitted|allowed|supported|accepted|recogni[sz]ed|implemented)|does(?: not|n't) support|"
+    r"unsupported|deprecated|unknown|unrecogni[sz]ed|unexpected|extra_forbidden|extra (?:inputs?|fields?|keys?)|"
+    r"additional ?propert|unevaluated ?propert|forbidden|disallowed|cannot find field|no such field|only allowed|"
+    r"only supported|(?:invalid|not a valid) (?:field|property|parameter|argument|key|option)|please (?:remove|omit)",
     re.IGNORECASE,
 )
 """How servers say that they do not take something: the wordings of OpenAI, Azure, Mistral, Groq, Cerebras, Fireworks,
-Gemini, vLLM, and of JSON readers in Go, Rust and Java."""
+Gemini, DeepSeek, Together, Cloudflare, vLLM, and of JSON readers in Go, Rust and Java."""
 _EXTRA = re.compile(
-    r"extra (?:inputs?|fields?|keys?)|extra_forbidden|additional propert|unevaluated propert|"
-    r"(?:unknown|unrecognized|unexpected|unsupported) (?:fields?|propert|keys?)",
+    r"extra (?:inputs?|fields?|keys?)|extra_forbidden|additional ?propert|unevaluated ?propert|"
+    r"(?:unknown|unrecogni[sz]ed|unexpected|unsupported) (?:fields?|propert|keys?)",
     re.IGNORECASE,
 )
 """The same, of a field that should not be there."""
@@ -43,6 +43,12 @@ _KNOWN = re.compile(
     r"expected one of|known properties|(?:allowed|permitted|supported|valid) (?:fields|keys)", re.IGNORECASE
 )
 """After it come names that the server does take."""
+_OF_THE_REPLY = re.compile(
+    r"failed_generation|tool_use_failed|output_parse_failed|error parsing tool call|model produced invalid content|"
+    r"failed to parse input at pos|malformed.?function.?call",
+    re.IGNORECASE,
+)
+"""How servers say that they cannot read what the model wrote: Groq's, Ollama's, OpenAI's, llama.cpp's and Gemini's."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _MARK = re.compile(r"(?:['\"`.\]]|: |(?:argument|field|key|name|parameter|property)s? )$", re.IGNORECASE)
 """What stands before a name that is a single word, unlike the same word in a sentence."""
@@ -153,10 +159,15 @@ class Taken:
 def lasting(detail: str) -> bool:
     """Whether another try is refused alike though its status is that of a fault: llama.cpp refuses by 500 what its
     template refuses, and gateways in Python an option that they do not know."""
-    if rule_in(detail) is not None:
+    if rule_in(detail) is not None or is_of_the_reply(detail):
         return True
     options = _LEFT_OUT - {"stream"}
     return bool(_REFUSING.search(detail)) and _first_named(detail, frozenset(), options) is not None
+
+
+def is_of_the_reply(detail: str) -> bool:
+    """Whether it was the model's reply, and not the request, that a server refused."""
+    return bool(_OF_THE_REPLY.search(detail))
 
 
 def _extras(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from mem1.messages.transcript import Call, Message, texts
 TRIES = 6
 """Replies of no use in a row after which a run ends."""
 CUTS = 3
-"""Of these, replies that were cut off, each of which costs as many tokens as there may be."""
+"""Of these, replies that were cut off, each of which costs as many tokens as there may be, or filtered."""
 _SHOWN = 2_000
 """Characters of such a reply that the model sees again."""
 
@@ -39,6 +39,7 @@ class Fault(str, Enum):
         "object, or give the answer."
     )
     CUT = "Your last reply was cut off at the limit of tokens. Reply again, in fewer words."
+    FILTERED = "A filter of the provider stopped your last reply. Reply in other words, or say that you cannot."
     UNREADABLE = "Your last reply could not be read. Reply again."
 
 
@@ -47,7 +48,8 @@ class Repeated:
     """The model is asked again, as its reply is of no use; the conversation does not keep that reply."""
 
     why: str
-    """"empty", "broken" (a call that cannot be read), "cut" (at the limit of tokens), "unreadable"."""
+    """"empty", "broken" (a call that cannot be read), "cut" (at the limit of tokens), "filtered" (by the
+    provider), "unreadable"."""
     tries: int
     """Replies of no use in a row so far."""
 
@@ -56,7 +58,8 @@ def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
     """(the reply as the conversation keeps it, its fault)."""
     message = reply.message
     text = without_thoughts(texts(message.get("content")))
-    if reply.calls:
+    # a call that was cut off before its arguments would be made without them
+    if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
     found = calls_in(text, tools)
     if found.calls:
@@ -68,6 +71,8 @@ def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
     fault = Fault.NONE if text.strip() else Fault.EMPTY
     if reply.cut:
         fault = Fault.CUT
+    elif reply.filtered and not refusal:
+        fault = Fault.FILTERED
     elif found.broken:
         fault = Fault.BROKEN
     return replace(reply, message=_with(message, text, ())), fault

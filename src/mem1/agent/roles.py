@@ -19,13 +19,19 @@ from mem1.messages.transcript import Message
 
 Rule = Callable[[Sequence[Message]], list[Message]]
 _ALTERNATE = re.compile(
-    r"roles must alternate|unexpected role ['\"`]?\w+['\"`]? after role|consecutive (?:user|assistant) messages|"
+    r"(?:must|should) (?:strictly )?alternate|unexpected role ['\"`]?\w+['\"`]? after role|"
+    r"(?:consecutive|successive) (?:user|assistant) (?:or assistant )?messages|"
     r"after (?:a |the )?(?:role )?['\"`]?tool['\"`]?,? (?:role|messages?|must|only|expected)",
     re.IGNORECASE,
 )
+"""How templates and APIs ask for turns: Mistral's, Gemma's, DeepSeek's, Bedrock's, Perplexity's and Cohere's."""
 _NO_SYSTEM = re.compile(
-    r"system (?:role|messages?|prompts?) (?:is |are )?not (?:supported|allowed)|does not support system", re.IGNORECASE
+    r"(?:system|developer) (?:role|messages?|prompts?|instructions?) (?:is |are )?not (?:supported|allowed|enabled)|"
+    r"(?:does not|doesn't) support (?:the )?['\"`]?system\b|invalid role:? ['\"`]?system\b",
+    re.IGNORECASE,
 )
+"""How templates and APIs refuse a system message: Gemma's, Gemini's for Gemma, OpenAI's for its first o models, and
+Bedrock's."""
 
 
 def rule_in(detail: str) -> Rule | None:

@@ -24,10 +24,16 @@ _LETTERS = string.ascii_letters + string.digits
 _ID = 9
 """Letters of an id that Mistral takes, and with it all others."""
 _IDS = re.compile(
-    r"call.?ids? .{0,80}(?:must be|length)|(?:tool_calls?\b.{0,20}|call_)\bid\b.{0,40}(?:too long|length|pattern)",
+    r"call.?ids? .{0,80}(?:must be|length)|"
+    r"(?:tool_calls?\b.{0,20}\b|call_|tool_use[._])id\b.{0,40}(?:too long|length|pattern)",
     re.IGNORECASE,
 )
-_FILLED = re.compile(r"non.?empty|(?:not|cannot|can't) be (?:empty|blank)|must not be (?:empty|blank)", re.IGNORECASE)
+_FILLED = re.compile(
+    r"non.?empty|(?:not|cannot|can't) be (?:empty|blank)|content is (?:empty|blank)|at least one content|"
+    r"\u4e0d\u80fd\u4e3a\u7a7a|\u4e0d\u53ef\u4e3a\u7a7a",
+    re.IGNORECASE,
+)
+"""The last two in Chinese, as Zhipu writes them: "cannot be empty"."""
 _TEXT = re.compile(
     r"\bcontent\b.{0,60}(?:null\b|\bnil\b|\bnone\b|required|missing|a (?:valid )?string|be string)|"
     r"(?:missing|required|null|none)\b.{0,40}\bcontent\b|invalid type: null",
@@ -44,7 +50,7 @@ def shapes_in(detail: str) -> Sequence[Shape]:
     """What a refusal may ask of each message, the likeliest first."""
     if _IDS.search(detail):
         return (short_ids,)
-    if "content" in detail and _FILLED.search(detail):
+    if ("content" in detail or "message" in detail) and _FILLED.search(detail):
         return (with_words,)
     return (with_texts, with_words) if _TEXT.search(detail) else ()
 

@@ -278,7 +278,7 @@ class _Call:
         return self._length == len(arguments) and "".join(self._arguments) == arguments
 
     def add(self, part: Mapping[str, Any], id: str | None, name: str | None, arguments: str) -> None:
-        self.id, self.name = self.id or id, self.name or name
+        self.id, self.name = self.id or id, self._named(name)
         for key, value in part.items():
             if key not in ("index", "id", "function"):
                 self._fields[key] = _merged(self._fields.get(key), value, key, "")
@@ -294,6 +294,12 @@ class _Call:
         self.started = self.started or bool(arguments.strip())
         for c in arguments:
             self._read(c)
+
+    def _named(self, name: str | None) -> str | None:
+        """The name with its next piece, where one comes before the arguments: all of it, again, or the rest."""
+        if not self.name or not name or self.started:
+            return self.name or name
+        return name if name.startswith(self.name) else self.name if self.name.startswith(name) else self.name + name
 
     def _read(self, c: str) -> None:
         if self._escaped:
@@ -390,7 +396,7 @@ def _begins(call: _Call, id: str | None, name: str | None, arguments: str) -> bo
     if call.name is None:
         return more
     if name != call.name:
-        return True
+        return call.started or other or not call.id  # else a piece of its name
     if other:
         return call.closed or not call.started
     if id and id == call.id:
