@@ -99,6 +99,15 @@ def test_what_a_filter_stopped_is_asked_for_again_and_never_the_answer(text: str
     assert (report.answer, report.ending, report.turns) == (None, Ending.UNUSABLE, 2 + CUTS)
 
 
+def test_what_a_filter_stopped_is_no_state():
+    stopped = {"choices": [{"message": said("I cannot"), "finish_reason": "content_filter"}]}
+    search_for = [calls(("search", '{"query": "x"}'))] * 2
+    agent = mem1.Agent(Script(*search_for, stopped, said("the state"), said("Oslo")), tools=[search], memory="fold(1)")
+    assert agent.run("go").answer == "Oslo"
+    shown = str(agent.memory.prompt(agent.messages))
+    assert "the state" in shown and "I cannot" not in shown
+
+
 def test_a_refusal_is_the_answer():
     agent = mem1.Agent(Script({"role": "assistant", "content": None, "refusal": "I cannot."})).run("go")
     assert agent.answer == "I cannot." and agent.messages[-1] == {"role": "assistant", "content": "I cannot."}

@@ -340,6 +340,8 @@ class Agent:
         declared = [tool.declared for tool in (self._tools or {}).values()]
         reply = self._model.reply(request, declared, within_s=self._left_s())
         self._ledger.state(request, reply)
+        if reply.filtered:
+            raise ModelFailed("a filter of the provider stopped the state")
         return reply.message
 
     def _recall(self) -> Tool:

@@ -35,7 +35,7 @@ _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
-_FILTERED = ("content_filter", "sensitive")
+FILTERED = ("content_filter", "sensitive")
 """Why a provider's filter ended a reply, in OpenAI's words and in Zhipu's."""
 _NAME = frozenset(string.ascii_letters + string.digits + "_-")
 _MOST_REFUSALS = 16
@@ -284,7 +284,7 @@ def read_completion(value: Any) -> Reply:
         message=whole,
         calls=called,
         cut=finish == "length",
-        filtered=finish in _FILTERED,
+        filtered=finish in FILTERED,
         counted=_counted(completion.get("usage")),
     )
 

@@ -152,11 +152,12 @@ def test_a_compressed_or_huge_request_goes_on_without_being_held(caplog: pytest.
         (Said([b'{"choices": []}']), "has no message (IndexError)"),
         (Said([b'{"choices": [{"message": 7}]}']), "has no message"),
         (Said([b'{"choices": [{"message": {}, "finish_reason": "length"}]}']), "cut off by the limit"),
+        (Said([b'{"choices": [{"message": {"content": "Sorry"}, "finish_reason": "content_filter"}]}']), "a filter"),
         (message(CHAT, "", ("search", "{}")), "a call of search"),
         (Said([b"x" * (1 << 21)]), "larger than 1,048,576 bytes"),
         (Said([b"x"], headers={"content-length": "9"}, cut=True), "no answer to a request for a state"),
     ],
-    ids=range(8),
+    ids=range(9),
 )  # fmt: skip
 def test_a_state_call_that_fails_leaves_the_request_as_it_is(broken: Said, why: str, caplog: pytest.LogCaptureFixture):
     with running(lambda path, body: broken if is_request_for_state(body) else None) as at:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.agent.chat import FILTERED
 from mem1.messages.bounds import estimated
 from mem1.messages.sessions import keys_of
 from mem1.messages.thoughts import without_thoughts
@@ -24,6 +25,8 @@ from mem1.net.exchange import read_json, whole_number
 _SPOILS = frozenset(
     ("stream", "stream_options", "n", "stop", "stop_sequences", "response_format", "output_format", "prediction")
 )
+_STOPPED = (*FILTERED, "refusal")
+"""Why an answer ended that a provider's filter stopped; the last is Anthropic's."""
 _SIGNATURE = "x-anthropic-billing-header:"
 _MOST_TOKENS = 1 << 40
 
@@ -117,14 +120,16 @@ class Api:
         return self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
 
     def state_in(self, answer: Mapping[str, Any], state_tokens: int) -> Message:
-        """The model's message. Raises NoState where there is none, or it was cut within the tokens that a state may
-        have; of a longer one the end goes in any case."""
+        """The model's message. Raises NoState where there is none, a filter stopped it, or it was cut within the
+        tokens that a state may have; of a longer one the end goes in any case."""
         try:
             message, ended = self.reply(answer)
         except (TypeError, LookupError) as error:
             raise NoState(f"the answer to a request for a state has no message ({type(error).__name__})") from error
         if not isinstance(message, dict):
             raise NoState("the answer to a request for a state has no message")
+        if ended in _STOPPED:
+            raise NoState(f"a filter of the provider stopped the state ({ended})")
         if ended == self.cut and estimated(without_thoughts(texts(message.get("content")))) <= state_tokens:
             raise NoState("the state was cut off by the limit of tokens")
         return message
