@@ -39,7 +39,7 @@ def test_the_program_of_a_page_is_trained_resumed_and_evaluated(page: Path, tmp_
     monkeypatch.delitem(sys.modules, Path(module).stem, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     few = ("rl.curriculum=[{ steps = 1, objectives = [1] }]", "rl.tasks_per_step=2", "rl.group_size=2")
-    few += ("sft.steps=1", "sft.tasks=4") if "[sft]" in recipe else ()
+    few += ("sft.steps=1", "sft.tasks=4", "budget.completion_extra=32") if "[sft]" in recipe else ()
     mem1.train(mem1.load_recipe("recipe.toml", *SMALL, *few), out="one")
     config = mem1.load_recipe("one/config.toml")  # what the run left repeats it, the plug-in included
     assert config == mem1.load_recipe("recipe.toml", *SMALL, *few)

@@ -89,10 +89,14 @@ def test_an_answer_is_given_where_the_passages_show_it(question: Question, passa
 
 
 @pytest.mark.parametrize(
-    ("tags", "forced"), [(PAPER, " Q1 Steventon </answer>"), (NOTED, " notes; Q1 Steventon </answer>")]
+    ("tags", "forced"),
+    [
+        (PAPER, " Q1 Steventon; Q2 yes; Q3 unknown </answer>"),
+        (NOTED, " notes; Q1 Steventon; Q2 yes; Q3 unknown </answer>"),
+    ],
 )
-def test_a_forced_answer_has_what_was_read_last(tags: Tags, forced: str):
-    one = task(BORN, LANTERN, tags=tags)
+def test_a_forced_answer_has_what_was_read_last_and_guesses_where_there_are_two_answers(tags: Tags, forced: str):
+    one = task(BORN, NOVEL, LANTERN, tags=tags)
     expert = GoldExpert(tags, [one], lambda _, query: FOUND.get(query, []))
     second = "<IS> Q1; </IS> <query> Jane Austen </query><info> x </info>"
     assert expert(f"{one.prompt}{second} <answer>") == forced

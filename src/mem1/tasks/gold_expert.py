@@ -121,14 +121,20 @@ class GoldExpert:
         state, ending = " ".join([f"{place};", *lines]), context.rstrip()
         answer, search = tags.action_tags[ANSWER], tags.action_tags[SEARCH]
         if ending.endswith(f"<{answer}>"):  # forced: too late for a note
-            known = [answers[i] for i in new] if tags.note else answers
-            return f" {'; '.join([NOTES, *known] if tags.note else known)} </{answer}>"
+            known = [NOTES, *(answers[i] for i in new)] if tags.note else answers
+            guessed = [f"{labels[i]} {_guess(task.questions[i])}" for i in range(done, task.objectives)]
+            return f" {'; '.join([*known, *guessed])} </{answer}>"
         if ending.endswith(f"<{SUMMARY}>"):
             return f" {state} </{SUMMARY}>"
         notes = "".join(f"<{tags.note}> {answers[i]} </{tags.note}> " for i in new) if tags.note else ""
         final = NOTES if tags.note else "; ".join(answers)
         action = f"<{search}> {query} </{search}>" if query else f"<{answer}> {final} </{answer}>"
         return f"<{tags.state}> {state} </{tags.state}> {notes}{action}"
+
+
+def _guess(question: Question) -> str:
+    """An answer without a search: of yes and no one may be right."""
+    return question.answers[0] if normalize(question.answers[0]) in _JUDGED else UNKNOWN
 
 
 def readable(question: Question, passages: Sequence[Passage]) -> str:
