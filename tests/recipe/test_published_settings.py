@@ -69,7 +69,17 @@ OURS_ALONE = {
     # of the tags of protocol.base, or without effect on protocol = framed
     *("protocol.add", "protocol.thoughts", "protocol.template"),
     # without effect on what is learnt: names of files, memory, and parts of mem1 that the release has not
-    *("model.path", "model.device", "model.dtype", "model.attention", "rl.pack_tokens", "rl.packed", "rl.kl.horizon"),
+    *(
+        "model.path",
+        "model.device",
+        "model.dtype",
+        "model.training_dtype",
+        "model.attention",
+        "rl.pack_tokens",
+        "rl.packed",
+        "rl.kl.horizon",
+    ),
+    "model.activation_checkpointing",
     *("tasks.kind", "tasks.questions", "tasks.train_questions", "tasks.prompt.file", "tasks.decompose"),
     *("tasks.format", "tasks.scorer", "tasks.aliases", "tasks.evaluation_share", "tasks.without"),
     *("tasks.question_marks", "rl.algorithm.value_grad_scale"),

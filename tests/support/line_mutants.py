@@ -93,7 +93,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "full_ij = before_ij & (BLOCK * (number_i + 1) <= end_jB.amin(1))",
             "full_ij = before_ij & (BLOCK * number_i <= end_jB.amin(1))",
         ),
-        ("return (k <= q) & (q < end_on_device[k])", "return k <= q"),
+        ("return (k <= q) & (q < end_T[k])", "return k <= q"),
     ),
     ("algorithms/ratios.py", ("algorithms/test_losses.py", *RL)): (
         (
@@ -108,8 +108,11 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ),
         ("sizes_S * weights_S, lengths_S)", "sizes_S, lengths_S)"),
         ("            terms_M = terms_M * inputs.weights_M", "            pass"),
-        ("int(spread(held_S < free_S, lengths_S).sum())", "int((held_S < free_S).sum())"),
-        ("advantages_M[torch.tensor(first_S, device=advantages_M.device)]", "advantages_M[: len(first_S)]"),
+        ("spread(held_S < free_S, lengths_S).sum())", "(held_S < free_S).sum())"),
+        (
+            "advantages_M.index_select(0, torch.tensor(first_S).to(advantages_M.device, non_blocking=True))",
+            "advantages_M[: len(first_S)]",
+        ),
         ("[1 / len(lengths) for lengths in units", "[1 for lengths in units"),
         ('return turns if self.unit == "turn" else [sum(turns)]', "return turns"),
         ("return float(len(trajectories))\n", "return float(sum(len(t.turns) > 0 for t in trajectories))\n"),
@@ -225,7 +228,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            if not epoch:", "            if True:"),
         ("batches[:-1] or batches", "batches"),
         ("fmean(map(sampled_tokens, batches[:-1] or batches))", "sampled_tokens(batches[0])"),
-        ("loss.item() * self._full_step / sampled", "loss.item()"),
+        ('one["loss"] * self._full_step / sampled', 'one["loss"]'),
     ),
     ("scoring.py", ("envs/test_own_rewards.py",)): (
         ("if not shape and math.isfinite(plain):", "if math.isfinite(plain):"),
@@ -436,7 +439,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("total_VD[rows] += d_VR[rows] @ hidden_RD", "total_VD[rows] = (d_VR[rows] @ hidden_RD).float()"),
     ),
     ("training/ranks/optimizers.py", ("training/test_ranks.py", BRUTE, "training/test_update.py")): (
-        ("betas=(BETAS[0], beta2)", "betas=(BETAS[0], 0.999)"),
+        ("weight_decay, (BETAS[0], beta2)", "weight_decay, (BETAS[0], 0.999)"),
         ('"weight_decay": 0.0}]', '"weight_decay": 0.01}]'),
         (
             "clip_grads_with_norm_(self.parameters, max_grad_norm, norm)",
@@ -447,7 +450,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return min(1.0, (step + 1) / steps)", "return min(1.0, step / steps)"),
         ("max(0.05, left)", "max(0.5, left)"),
         ("left = (steps - step) / (decay * steps)", "left = (steps - step - 1) / (decay * steps)"),
-        ("lr=adam_rate, betas=BETAS", "lr=adam_rate, betas=(0.9, 0.99)"),
+        ("adam_rate, weight_decay, BETAS", "adam_rate, weight_decay, (0.9, 0.99)"),
         ("if p.ndim == 2 and id(p) not in embeddings]", "if p.ndim == 2]"),
     ),
     ("training/supervised.py", ("training/test_demonstrations.py",)): (
@@ -1227,8 +1230,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("messages/assembly.py", ("messages/test_bounds.py",)): (
         (
-            "return min(result_tokens(content, bounds), MESSAGE_TOKENS + bounds.count(place))",
-            "return MESSAGE_TOKENS + bounds.count(place)",
+            "return whole, min(whole, MESSAGE_TOKENS + bounds.count(place))",
+            "return whole, MESSAGE_TOKENS + bounds.count(place)",
         ),
         ("bounds.count(line) < bounds.count(texts(content)):", "True:"),
         ("if images(content) or bounds.count(line)", "if bounds.count(line)"),
