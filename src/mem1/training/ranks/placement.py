@@ -170,7 +170,9 @@ class Placement:
         """Inside, this network computes as training has it, in its precision; its backward pass may run outside."""
         kind = next(model.parameters()).device.type
         layers = recomputed(model) if self.recompute else nullcontext()
-        precision = torch.autocast(kind, torch.bfloat16) if self.half and not self.spread else nullcontext()
+        precision = nullcontext()
+        if self.half and not self.spread:  # each weight is used once: a cache would only hold them all in bf16
+            precision = torch.autocast(kind, torch.bfloat16, cache_enabled=False)
         with layers, precision:
             yield
 
