@@ -137,6 +137,7 @@ def test_ids_that_a_reply_lacks_are_such_as_every_provider_takes():
         json.dumps('{"query": "a\\nb"}'),
         "{'query': 'a\\nb'}",
         '{"query": "a\\nb",}',
+        '```json\n{"query": "a\\nb"}\n```',
         {"query": "a\nb"},
     ],
 )
@@ -160,6 +161,8 @@ def test_arguments_are_read_as_they_are_meant_and_kept_as_json(arguments: Any):
     [
         ("functions.search", "search", "found"),
         ("search<|channel|>commentary", "search", "found"),
+        ("functions.search:0", "search", "found"),
+        ("default_api:search", "search", "found"),
         ("my search", "my_search", "error: there is no tool 'my_search'; there are search, recall"),
         ("", "unknown", "error: there is no tool 'unknown'; there are search, recall"),
     ],

@@ -30,6 +30,9 @@ def test_a_thought_is_left_out_whole_with_only_its_end_or_cut_off(opening: str, 
         "4711",
         "`<think>` opens a thought and `</think>` closes it.",
         "Between <think> and </think> stands a thought.",
+        "`<|im_end|>` ends a message, and so does </s>.",
+        "<s>Bergen</s>",
+        "A fence:\n```\n<|im_end|>\n```",
         "As XML:\n```\n<think>\nhm\n</think>\n```\nThat is all.",
         "`<Think>` is no `<THINK>`; between <Think> and </Think> stands a thought.",
         "[think](https://example.org) of it",
@@ -71,6 +74,12 @@ def test_a_scratchpad_that_a_text_begins_with_is_a_thought(opening: str):
 def test_what_is_reflected_on_in_a_thought_is_part_of_it():
     text = "<thinking>\n1901\n<reflection>\nNo, 1902.\n</reflection>\n</thinking>\n<output>1902</output>"
     assert without_thoughts(text) == "<output>1902</output>"
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|eot_id|>\n", "<|end|>", "<end_of_turn>", " </s>", "<|endoftext|>"])
+def test_the_token_that_ends_a_message_is_none_of_it(end: str):
+    assert without_thoughts(f"4711{end}") == "4711"
+    assert without_thoughts(f"<think>hm</think>4711{end}") == "4711"
 
 
 def test_fences_in_a_thought_are_none_of_the_answers():

@@ -26,6 +26,7 @@ from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
 from mem1.messages.text_calls import arguments_in
+from mem1.messages.text_styles import plain_name
 from mem1.messages.transcript import Call, Message
 from mem1.net.exchange import one_line, read_json, shown, whole_number
 from mem1.net.spending import LimitReached, Spending, Usage
@@ -310,8 +311,7 @@ def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
 
 def _named(name: Any) -> str:
     """The name of a call without what models write before and after it, in letters that providers take back."""
-    bare = str(name).strip().removeprefix("functions.").partition("<|")[0]
-    return "".join(c if c in _NAME else "_" for c in bare)[:64] or "unknown"
+    return "".join(c if c in _NAME else "_" for c in plain_name(str(name)))[:64] or "unknown"
 
 
 def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:

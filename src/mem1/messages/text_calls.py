@@ -30,6 +30,8 @@ from mem1.messages.text_styles import (
     of_python,
     of_react,
     of_value,
+    plain_name,
+    unfenced,
     value_at,
 )
 
@@ -84,7 +86,8 @@ def _marked(text: str, first: int) -> Found | None:
             stops = [(stop, closing) for closing in style.closing if (stop := text.find(closing, begin)) >= 0]
             stop, closing = min(stops, default=(len(text), ""))
             found = [
-                call._replace(name=_plain(call.name)) for call in islice(style.read(text[begin:stop]), _MOST_CALLS + 1)
+                call._replace(name=plain_name(call.name))
+                for call in islice(style.read(text[begin:stop]), _MOST_CALLS + 1)
             ]
             calls += found
             if not found or len(calls) > _MOST_CALLS:
@@ -119,12 +122,6 @@ def _style_at(text: str, at: int) -> Style | None:
     return next((style for style in STYLES if text.startswith(style.opening, at)), None)
 
 
-def _plain(name: str) -> str:
-    """The name of a tool without what models write before and after it: "functions.search:0"."""
-    name = name.strip().removeprefix("functions.").removeprefix("default_api.")
-    return name.rpartition(":")[0] if re.fullmatch(r"[\w.-]+:\d+", name) else name
-
-
 def _whole(text: str, tools: Collection[str]) -> Found | None:
     """A text that is nothing but a call without a mark, or ends with a fenced one; None: it is no call."""
     bare, before = text.strip(), ""
@@ -136,7 +133,7 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
             before = ""
     for read in (of_json, of_python, of_react):
         try:
-            calls = tuple([call._replace(name=_plain(call.name)) for call in read(bare.removeprefix("functools"))])
+            calls = tuple([call._replace(name=plain_name(call.name)) for call in read(bare.removeprefix("functools"))])
         except UNREADABLE:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
@@ -169,7 +166,7 @@ def _framed(text: str, tools: Collection[str]) -> Found | None:
             calls = [call for each in (value if isinstance(value, list) else [value]) for call in of_value(each)]
     except UNREADABLE:
         return None
-    calls = [call._replace(name=_plain(call.name)) for call in calls]
+    calls = [call._replace(name=plain_name(call.name)) for call in calls]
     if not 0 < len(calls) <= _MOST_CALLS or not all(call.name in tools for call in calls):
         return None
     return Found(text=before.strip(), calls=tuple(calls))
@@ -199,10 +196,11 @@ def _in_tags(text: str, tools: Collection[str]) -> Found | None:
 
 
 def arguments_in(text: str) -> dict[str, Any] | None:
-    """The arguments of a call, also with line breaks in texts, as Python writes them, or as JSON in JSON; None: no
-    object."""
+    """The arguments of a call, also with line breaks in texts, as Python writes them, as JSON in JSON, or in a
+    fence; None: no object."""
+    text = unfenced(text.strip())
     try:
-        value, end = value_at(text.strip() or "{}", 0)
+        value, end = value_at(text or "{}", 0)
         if isinstance(value, str):
             return arguments_in(value) if text.strip().startswith('"') and value.lstrip()[:1] == "{" else None
     except UNREADABLE:

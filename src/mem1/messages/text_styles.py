@@ -37,6 +37,13 @@ class Style(NamedTuple):
     """The calls behind the mark. Raises ValueError, LookupError or TypeError for none."""
 
 
+def plain_name(name: str) -> str:
+    """The name of a tool without what models write before and after it: "functions.search:0", "search<|channel|>"."""
+    name = name.strip().removeprefix("functions.").removeprefix("default_api.").removeprefix("default_api:")
+    name = name.partition("<|")[0]
+    return name.rpartition(":")[0] if re.fullmatch(r"[\w.-]+:\d+", name) else name
+
+
 def of_json(body: str) -> Iterator[TextCall]:
     """JSON values with a name and arguments, alone, in a list, or one after the other; brackets too many at the end."""
     at = 0
@@ -122,7 +129,7 @@ def _with_parameters(name: str, inside: str, parameter: re.Pattern[str]) -> Text
 
 def _of_tags(body: str) -> Iterator[TextCall]:
     """What stands in <tool_call>: JSON, <function=...>, or GLM's name with <arg_key> and <arg_value>."""
-    bare = _unfenced(body.strip())
+    bare = unfenced(body.strip())
     if bare.startswith(("{", "[")):
         yield from of_json(bare)
     elif "<function=" in bare or "invoke name=" in bare:
@@ -211,7 +218,7 @@ def of_python(body: str) -> Iterator[TextCall]:
         yield TextCall(ast.unparse(call.func), json.dumps(values, ensure_ascii=False))
 
 
-def _unfenced(text: str) -> str:
+def unfenced(text: str) -> str:
     """A text without the fence around it."""
     fenced = text.startswith(FENCE) and text.endswith(FENCE) and "\n" in text
     return text[text.index("\n") : -len(FENCE)].strip() if fenced else text
@@ -227,7 +234,7 @@ def of_react(body: str) -> Iterator[TextCall]:
     action = body[body.index(begin) + len(begin) :]
     action, _, _ = action.partition("\nObservation:")
     name, mark, given = action.partition("Action Input:")
-    bare = _unfenced(given.strip() if mark else name.strip())
+    bare = unfenced(given.strip() if mark else name.strip())
     if not mark:
         yield from of_json(bare)
         return

@@ -3,6 +3,7 @@
     without_thoughts("<think>Which city?</think>\\n\\nOslo")     ->  "Oslo"
     without_thoughts("Which city?\\n</think>\\n\\nOslo")          ->  "Oslo"     the template had opened it
     without_thoughts("<think>Which ci")                         ->  ""         cut off
+    without_thoughts("Oslo<|im_end|>")                          ->  "Oslo"
     without_thoughts("`<think>` opens a thought.")              ->  as it is
 
 A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
@@ -42,12 +43,19 @@ _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE
 """What gpt-oss, Cohere and Sky write between a thought and the answer."""
 _OVER = ("<|END_RESPONSE|>", "<|end_of_solution|>")
 """And behind it."""
+_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>"),
+    *("<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
+)
+"""Tokens with which models end a message, where a server leaves them in the text."""
 _FENCE = "```"
 _SIGNED = frozenset(("thinking", "redacted_thinking"))
 
 
 def without_thoughts(text: str) -> str:
-    """A text without its thoughts; the same object where it has none. In time linear in the text."""
+    """A text without its thoughts, and without the token that ends it; the same object where it has neither. In time
+    linear in the text."""
+    text = _ended(text)
     if not any(map(text.__contains__, _FIRST)):
         return text
     said = _without_scratchpad(text)
@@ -64,6 +72,12 @@ def without_thoughts(text: str) -> str:
         for mark in _OVER:
             said = said.removesuffix(mark)
     return said
+
+
+def _ended(text: str) -> str:
+    bare = text.rstrip()
+    end = next((mark for mark in _ENDS if bare.endswith(mark)), None)
+    return text if end is None or (end == "</s>" and "<s>" in bare) else bare.removesuffix(end).rstrip()
 
 
 def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
