@@ -21,7 +21,7 @@ from mem1.records import Ended, Trajectory
 from mem1.tasks.cloze import ClozeOptions
 from mem1.tasks.english.families import LEVELS, smallest
 
-SMALL = {"entities": 60, "worlds": 1}
+SMALL: dict[str, Any] = {"entities": 60, "worlds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_kind_of_questions_takes_a_scorer(
 
 
 @pytest.mark.parametrize("family", LEVELS)
-def test_the_families_of_english_keep_the_scorer(family: str):
+def test_the_families_of_english_keep_the_scorer(family: Any):
     source = EnglishTasks(family=family, scorer="exact", **SMALL).source("evaluation", PAPER)
     for task in source.tasks(objectives=smallest(family, 1), count=3, seed=0):
         assert task.scorer == "exact"
