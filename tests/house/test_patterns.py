@@ -54,6 +54,7 @@ LONGEST: Mapping[str, int] = {
     "agent.refusals._EXTRA": 2_000,
     "agent.refusals._KNOWN": 2_000,
     "agent.refusals._MARK": 60,
+    "agent.refusals._OF_THE_REPLY": 2_000,
     "agent.roles._ALTERNATE": 2_000,
     "agent.roles._NO_SYSTEM": 2_000,
     "agent.shapes._IDS": 2_000,
