@@ -294,6 +294,16 @@ class TestFailures:
         with pytest.raises(TryFailed, match=why):
             list(completion_parts(body))
 
+    def test_usage_alone_in_the_last_chunk_is_an_end_too(self):
+        counted = event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}})
+        *texts, completion = completion_parts([chunk(content="Oslo"), counted])
+        assert texts == ["Oslo"] and read_completion(completion).message["content"] == "Oslo"
+        for broken in ([counted], [counted, chunk(content="The ")]):
+            with pytest.raises(TryFailed, match="broke off"):
+                list(completion_parts(broken))
+        with pytest.raises(TryFailed, match="in the middle of a call"):
+            list(completion_parts([chunk(tool_calls=[part("a", OSLO[:9], id="a")]), counted]))
+
     def test_whole_arguments_before_done_are_a_call_without_a_finish(self):
         body = [chunk(tool_calls=[part("weather", OSLO, id="a")]), b"data: [DONE]\n\n"]
         *_, completion = completion_parts(body)

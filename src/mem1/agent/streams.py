@@ -149,9 +149,12 @@ class _Assembled:
         self._finish: str | None = None
         self._whole: Mapping[str, Any] | None = None
         """A completion that came in one piece."""
+        self._counted = False
+        """Whether the latest chunk was the one that some servers end with: usage, and no choice."""
 
     def add(self, chunk: Mapping[str, Any]) -> Iterator[str]:
         """The text in a chunk. Raises LookupError, TypeError or AttributeError for a chunk of another form."""
+        self._counted = bool(chunk.get("usage")) and chunk.get("choices") == []
         self._usage = chunk.get("usage") or (chunk.get("x_groq") or {}).get("usage") or self._usage
         for choice in chunk.get("choices") or ():
             if choice.get("index") in (None, 0, "0"):
@@ -182,7 +185,7 @@ class _Assembled:
         if self._finish is None:
             if not message:
                 raise TryFailed("the answer broke off before its first word")
-            if not done:
+            if not (done or self._counted):
                 raise TryFailed("the answer broke off before its end")
             if not self._calls.closed or "function_call" in message:
                 raise TryFailed("the answer broke off in the middle of a call")
