@@ -96,6 +96,7 @@ def test_a_root_becomes_an_object_with_properties(schema: Any, wanted: Any):
     ("part", "wanted"),
     [
         (True, ANY),
+        ({"anyOf": [{"not": {}}, TEXT]}, TEXT),
         ({}, ANY),
         ({"type": "array"}, {"type": "array", "items": ANY}),
         ({"items": [TEXT, {"type": "null"}]}, {"type": "array", "items": {"anyOf": [TEXT, {"type": "null"}]}}),

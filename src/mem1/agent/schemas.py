@@ -154,9 +154,8 @@ class _Rewriting:
         schema = _modern(_all_of(schema, self._resolved))
         if isinstance(ref := schema.pop("$ref", None), str):
             return self._referred(ref, schema, depth)
-        branches = [
-            part for keyword in ("anyOf", "oneOf") for part in _listed(schema.get(keyword)) if part is not False
-        ]
+        listed = [*_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))]
+        branches = [part for part in listed if part not in (False, {"not": {}})]  # what no value is
         if branches:
             return self._alternatives(schema, branches, depth)
         kinds = _kinds(schema)
