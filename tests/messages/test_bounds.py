@@ -272,6 +272,17 @@ def test_short_results_are_not_counted_as_longer_than_they_are_when_a_prompt_is_
         assert exchanges(fold([pinned, *history[1:]], bounds=bounds)) == list(range(1 + gone, 10))
 
 
+def test_a_short_result_that_stays_takes_no_longer_one_with_it_when_a_prompt_is_made_to_fit():
+    history = [TASK, *(m for n, size in enumerate((2, 300, 300, 2), 1) for m in call(n, "x" * size))]
+    shown = fold(history, bounds=Bounds(count=len, prompt=tokens_of(history, len) - 100))
+    assert [len(m["content"]) if m["content"].startswith("x") else 0 for m in shown if m["role"] == "tool"] == [
+        2,
+        0,
+        300,
+        2,
+    ]
+
+
 def test_a_line_names_the_images_that_were_dropped():
     shots = [TASK, *call(1, [{"type": "text", "text": "two"}, PICTURE, PICTURE]), *call(2), *call(3)]
     assert fold(shots, "archive(1)", bounds=Bounds(count=len, handles=False))[2]["content"] == (

@@ -146,10 +146,18 @@ def test_conversations_that_take_turns_are_not_copied_and_one_that_goes_on_is():
     assert trail_of([*other, user("Next.")], "", after).hashes == after.hashes
 
 
+class One:
+    """Shows itself as a number does."""
+
+    def __repr__(self) -> str:
+        return "1"
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
         ((3, "index"), True),
+        ((3, "index"), One()),
         ((3, "index"), 1.0),
         ((3, "index"), 2),
         ((3, "index"), None),

@@ -71,6 +71,12 @@ def test_a_scratchpad_that_a_text_begins_with_is_a_thought(opening: str):
     assert without_thoughts(f"{opening}hm{closing}<think>hm</think>4711") == "4711"
 
 
+def test_thoughts_of_several_kinds_and_those_between_two_ends_are_left_out():
+    assert without_thoughts("<Think>hm</Think>\n<Thought>hm</Thought>\n<THINKING>hm</THINKING>\n4711") == "4711"
+    assert without_thoughts("Well.\n<think>hm</think> hm\n</think> 4711") == "4711"
+    assert without_thoughts("<think>```</think>\n```\n<think>\n```\n<think>hm</think>4711") == "```\n<think>\n```\n4711"
+
+
 def test_what_is_reflected_on_in_a_thought_is_part_of_it():
     text = "<thinking>\n1901\n<reflection>\nNo, 1902.\n</reflection>\n</thinking>\n<output>1902</output>"
     assert without_thoughts(text) == "<output>1902</output>"
