@@ -274,7 +274,7 @@ def test_short_results_are_not_counted_as_longer_than_they_are_when_a_prompt_is_
 
 def test_a_short_result_that_stays_takes_no_longer_one_with_it_when_a_prompt_is_made_to_fit():
     history = [TASK, *(m for n, size in enumerate((2, 300, 300, 2), 1) for m in call(n, "x" * size))]
-    shown = fold(history, bounds=Bounds(count=len, prompt=tokens_of(history, len) - 100))
+    shown = fold(history, bounds=Bounds(count=len, prompt=tokens_of(history, len) - 200))
     assert [len(m["content"]) if m["content"].startswith("x") else 0 for m in shown if m["role"] == "tool"] == [
         2,
         0,

@@ -211,8 +211,37 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("messages/thoughts.py", ("messages/test_thoughts.py",)): (
         ("elif not opens and passed >= 0 and", "elif False and"),
         ("            kept.clear()\n", ""),
-        ("counted, fences = at, 0", "counted = at"),
+        ("            counted = at  # fences", "            pass  # fences"),
         ('if fences % 2 or text[first - 1 : first] == "`":', "if False:"),
+        ("small if opening.islower() else said", "said"),
+        ("small if opening.islower() else said", "small"),
+        ("said, small = left, _small(left)", "said = left"),
+        ('text.replace("\\u0130", "I").lower()', "text.lower()"),
+        ('.strip() if ends >= 0 else "") or text', '.strip() if ends >= 0 else "")'),
+        ("    if text.lstrip()[: len(opening)].lower() != opening:", "    if opening not in text.lower():"),
+    ),
+    ("messages/sessions.py", ("messages/test_sessions.py",)): (
+        ("if before is not None and before.owner == owner:", "if before is not None:"),
+        ("            if old != new:\n                break\n", ""),
+        ("digest = trail.hashes[-1].copy()", "digest = trail.hashes[-1]"),
+        ("trail.hashes.append(after.copy())", "trail.hashes.append(after)"),
+        ("before is None or set(before.keys[-1:]) & set(trail.keys)", "True"),
+        ("before is None or set(before.keys[-1:]) & set(trail.keys)", "before is None"),
+        ("type(other) is self.type and self.shown is not None and", "self.shown is not None and"),
+        ("self.shown is not None and repr(other) == self.shown", "other is not None"),
+        ("    return _Exactly(value)\n", "    return value\n"),
+    ),
+    ("agent/mcp_http.py", ("agent/test_mcp_tools.py",)): (
+        ("elif len(whole) <= _LONGEST_EVENT:", "elif True:"),
+        (
+            "                    if refused:\n                        refused = False\n                    elif",
+            "                    if",
+        ),
+        ("await self._deliver(told)", "pass"),
+    ),
+    ("envs/tasks.py", ("envs/test_tasks.py",)): (
+        ('scorer="" if self.scorer == SQUAD else self.scorer', 'scorer=""'),
+        ('scorer="" if self.scorer == SQUAD else self.scorer', "scorer=self.scorer"),
     ),
     ("agent/replies.py", ("agent/test_replies.py",)): (
         ("    if reply.cut:", "    if False:"),

@@ -46,10 +46,10 @@ def add(digest: Any, value: Any) -> None:
     if isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")
         digest.update(b"s%d:" % len(data))
+        digest.update(data)
     else:
         data = _ENCODER.encode(value).encode()
-        digest.update(b"v%d:" % len(data))
-    digest.update(data)
+        digest.update(b"v%d:%b" % (len(data), data))
 
 
 def add_texts(digest: Any, texts: Iterable[str]) -> None:

@@ -76,8 +76,9 @@ def without_thoughts(text: str) -> str:
 
 def _ended(text: str) -> str:
     bare = text.rstrip()
-    end = next((mark for mark in _ENDS if bare.endswith(mark)), None)
-    return text if end is None or (end == "</s>" and "<s>" in bare) else bare.removesuffix(end).rstrip()
+    if not bare.endswith(_ENDS) or (bare.endswith("</s>") and "<s>" in bare):
+        return text
+    return bare.removesuffix(next(filter(bare.endswith, _ENDS))).rstrip()
 
 
 def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +149,7 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
         else:
             kept.append(text[at:first])
             look = at = len(text) if stop < 0 else stop + len(closing)
-            counted, fences = at, 0  # fences in a thought are none of the answer's
+            counted = at  # fences in a thought are none of the answer's
     if not at:
         return text
     return "".join([*kept, text[at:]]).strip()
