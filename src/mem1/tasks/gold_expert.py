@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mem1.memory.notes import NOTES
-from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags, strip_markup
+from mem1.protocol import SEARCH, SUMMARY, Tags, strip_markup
 from mem1.records import Passage, Question, Task
 from mem1.scoring import normalize
+from mem1.tasks.completions import UNKNOWN, completion, must_answer
 from mem1.tasks.prompts import DONE, THEN, ByPrompt
 
-UNKNOWN = "unknown"
-"""The answer to a question of which the searches show too little."""
 _PLACE = rf"<(?:{{}}|{SUMMARY})> (?:Q\d+{THEN})?(?:Q(\d+)|{DONE});"
 _QUERY = "<{0}>([^<]*)</{0}>"
 _JUDGED = frozenset(("yes", "no"))
@@ -95,12 +94,8 @@ class GoldExpert:
             return _Plan(tuple(queries), question.answers[0])
         shown = {passage.id: passage for passage in self.search(task, queries[0])}
         wanted = list(dict.fromkeys(question.titles))
-        while wanted:
+        while wanted := [title for title in wanted if title not in {passage.title for passage in shown.values()}]:
             text = normalize(" ".join(f"{passage.title} {passage.text}" for passage in shown.values()))
-            have = {passage.title for passage in shown.values()}
-            wanted = [title for title in wanted if title not in have]
-            if not wanted:
-                break
             # a name that has been read already is one that a policy can learn to search for
             title = next((title for title in wanted if normalize(title) in text), wanted[0])
             wanted.remove(title)
@@ -113,23 +108,17 @@ class GoldExpert:
         return " ".join(strip_markup(text, self.tags).split())
 
     def _written(self, context: str, task: Task, before: int | None, done: int, new: Sequence[int], query: str) -> str:
-        tags, labels = self.tags, [f"Q{number}" for number in task.numbers]
+        noting, labels = self.tags.note is not None, [f"Q{number}" for number in task.numbers]
         answers = [f"{labels[i]} {self._plan(task, i).answer}" for i in range(done)]
         at = labels[done] if query else DONE
         place = at if before is None or before == done else f"{labels[before]}{THEN}{at}"
-        lines = [] if tags.note else [f"{labels[i]} = {self._plan(task, i).answer};" for i in range(done)]
-        state, ending = " ".join([f"{place};", *lines]), context.rstrip()
-        answer, search = tags.action_tags[ANSWER], tags.action_tags[SEARCH]
-        if ending.endswith(f"<{answer}>"):  # forced: too late for a note
-            known = [NOTES, *(answers[i] for i in new)] if tags.note else answers
+        lines = [] if noting else [f"{labels[i]} = {self._plan(task, i).answer};" for i in range(done)]
+        notes, given = [answers[i] for i in new], [NOTES] if noting else answers
+        if must_answer(self.tags, context):
             guessed = [f"{labels[i]} {_guess(task.questions[i])}" for i in range(done, task.objectives)]
-            return f" {'; '.join([*known, *guessed])} </{answer}>"
-        if ending.endswith(f"<{SUMMARY}>"):
-            return f" {state} </{SUMMARY}>"
-        notes = "".join(f"<{tags.note}> {answers[i]} </{tags.note}> " for i in new) if tags.note else ""
-        final = NOTES if tags.note else "; ".join(answers)
-        action = f"<{search}> {query} </{search}>" if query else f"<{answer}> {final} </{answer}>"
-        return f"<{tags.state}> {state} </{tags.state}> {notes}{action}"
+            given = [*given, *(notes if noting else ()), *guessed]
+        state = " ".join([f"{place};", *lines])
+        return completion(self.tags, context, state=state, notes=notes, query=query, answers="; ".join(given))
 
 
 def _guess(question: Question) -> str:

@@ -26,9 +26,9 @@ from mem1.memory.notes import NOTES
 from mem1.protocol import ANSWER, SEARCH, Tags, blocks
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK
+from mem1.tasks.completions import UNKNOWN
 from mem1.tasks.prompts import DONE, LABELS, THEN
 
-UNKNOWN = "unknown"
 FOUND = "->"
 """Precedes the answer in a note."""
 MARKS = (

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mem1.memory.notes import NOTES
-from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags
+from mem1.protocol import SUMMARY, Tags
 from mem1.records import Task
 from mem1.tasks.atlas import CLEAN, Laziness
-from mem1.tasks.english.solver import SAW, Line, Move, Solver, answer_of, lines_of
+from mem1.tasks.completions import completion, must_answer
+from mem1.tasks.english.solver import SAW, Move, Solver, answer_of, lines_of
 from mem1.tasks.prompts import DONE, THEN
 
 Searches = Literal["titles", "questions"]
@@ -71,14 +71,16 @@ class EnglishExpert:
         if new and search and rng.random() < lazy.stop:
             search, answers = "", answer_of(lines)
         if tags.note is not None:
-            late = new if self._opened(context) else ()  # too late for a note
+            late = new if must_answer(tags, context) else ()  # too late for a note
             lines = [line for line in lines if line.mark != "="]
             answers = "; ".join(filter(None, (NOTES, answer_of([*lines, *late]))))
         at = ["", *re.findall(r"\bnow (Q\d+)", rest)][-1]
         place, query = self._asked(task, move, at) if search else ("", "")
         if not search and self.searches == "questions":
             place = f"{at}{THEN}{DONE};"
-        return self._written(context, " ".join(filter(None, (place, *map(str, lines)))) or DONE, new, query, answers)
+        state = " ".join(filter(None, (place, *map(str, lines)))) or DONE
+        notes = [f"{line.key} {line.value}" for line in new]
+        return completion(tags, context, state=state, notes=notes, query=query, answers=answers)
 
     def _asked(self, task: Task, move: Move, at: str) -> tuple[str, str]:
         """(place, query): the question itself, where one search answers it and no rule forbids it.
@@ -92,19 +94,3 @@ class EnglishExpert:
                 place = f"{at}{THEN}{found[1]};" if at not in ("", found[1]) else f"{found[1]};"
                 return place, f"{found[1]} {question.text}"
         return move.now, move.search
-
-    def _opened(self, context: str) -> bool:
-        """Whether the answer must follow."""
-        return context.rstrip().endswith(f"<{self.tags.action_tags[ANSWER]}>")
-
-    def _written(self, context: str, state: str, new: Sequence[Line], query: str, answers: str) -> str:
-        """`new`: what is noted, where there are notes. `query`: what is searched; empty: the answers follow."""
-        tags = self.tags
-        answer, search = tags.action_tags[ANSWER], tags.action_tags[SEARCH]
-        if self._opened(context):
-            return f" {answers} </{answer}>"
-        if context.rstrip().endswith(f"<{SUMMARY}>"):
-            return f" {state} </{SUMMARY}>"
-        notes = () if tags.note is None else (f"<{tags.note}> {one.key} {one.value} </{tags.note}> " for one in new)
-        action = f"<{search}> {query} </{search}>" if query else f"<{answer}> {answers} </{answer}>"
-        return f"<{tags.state}> {state} </{tags.state}> {''.join(notes)}{action}"
