@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from mem1.messages.text_styles import (
@@ -85,10 +85,7 @@ def _marked(text: str, first: int) -> Found | None:
             begin = end + len(style.opening)
             stops = [(stop, closing) for closing in style.closing if (stop := text.find(closing, begin)) >= 0]
             stop, closing = min(stops, default=(len(text), ""))
-            found = [
-                call._replace(name=plain_name(call.name))
-                for call in islice(style.read(text[begin:stop]), _MOST_CALLS + 1)
-            ]
+            found = _plain(islice(style.read(text[begin:stop]), _MOST_CALLS + 1))
             calls += found
             if not found or len(calls) > _MOST_CALLS:
                 raise ValueError("none, or too many")
@@ -101,6 +98,10 @@ def _marked(text: str, first: int) -> Found | None:
     for mark in ENDS:
         rest = rest.replace(mark, "")
     return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls))
+
+
+def _plain(calls: Iterable[TextCall]) -> list[TextCall]:
+    return [call._replace(name=plain_name(call.name)) for call in calls]
 
 
 def _mark(text: str, opening: str, *, inside: bool = False) -> int:
@@ -133,11 +134,11 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
             before = ""
     for read in (of_json, of_python, of_react):
         try:
-            calls = tuple([call._replace(name=plain_name(call.name)) for call in read(bare.removeprefix("functools"))])
+            calls = _plain(read(bare.removeprefix("functools")))
         except UNREADABLE:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
-            return Found(text=before.strip(), calls=calls)
+            return Found(text=before.strip(), calls=tuple(calls))
     return None
 
 
@@ -163,10 +164,10 @@ def _framed(text: str, tools: Collection[str]) -> Found | None:
         if isinstance(value, dict) and len(named) == 1 and mark[0] in "<[" and value.keys().isdisjoint(NAMES):
             calls = [TextCall(named[0], json.dumps(value, ensure_ascii=False))]
         else:
-            calls = [call for each in (value if isinstance(value, list) else [value]) for call in of_value(each)]
+            each = value if isinstance(value, list) else [value]
+            calls = _plain(chain.from_iterable(map(of_value, each)))
     except UNREADABLE:
         return None
-    calls = [call._replace(name=plain_name(call.name)) for call in calls]
     if not 0 < len(calls) <= _MOST_CALLS or not all(call.name in tools for call in calls):
         return None
     return Found(text=before.strip(), calls=tuple(calls))
