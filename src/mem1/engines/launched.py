@@ -127,6 +127,12 @@ class LaunchedVllm:
         if self._thread.is_alive():
             self._thread.join()
 
+    @property
+    def untied(self) -> bool:
+        """Whether it needs a matrix that is both input and output under both names: on a CPU, vLLM 0.32 packs a shared
+        one once, and no update reaches its output then."""
+        return not self.on_gpu
+
     def addresses(self) -> tuple[str, ...]:
         """Its base address. Raises UserError where it could not be started."""
         if self._failure:

@@ -40,8 +40,7 @@ def weight_sync(config: Recipe, policy: Policy, ranks: Ranks = ONE_PROCESS) -> I
     rollout, stops = config.rollout, policy.dialogue(resolve(config)).stop_strings
     with alone_in(Path(rollout.weights_folder)), ExitStack() as held:
         launched = None if rollout.launch is None else held.enter_context(_launched(config, rollout, policy))
-        untied = launched is not None and not launched.on_gpu
-        yield held.enter_context(WeightSync(rollout, policy.codec, stops, launched=launched, untied=untied))
+        yield held.enter_context(WeightSync(rollout, policy.codec, stops, launched=launched))
 
 
 @contextmanager
@@ -56,8 +55,6 @@ def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterat
         )
     folder, shape = Path(rollout.weights_folder) / "model", policy.model.config
     context = min(config.budget.context, getattr(shape, "max_position_embeddings", config.budget.context))
-    # on a CPU, vLLM 0.32 packs a matrix that is both input and output once, and no update reaches its output then
-    write_model(folder, policy, dtype=getattr(torch, rollout.published_dtype), untied=not on_gpu)
     try:
         with LaunchedVllm(
             rollout.launch,
@@ -69,6 +66,7 @@ def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterat
             on_gpu=on_gpu,
             sleep=rollout.sleep,
         ) as launched:
+            write_model(folder, policy, dtype=getattr(torch, rollout.published_dtype), untied=launched.untied)
             yield launched
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -56,14 +56,12 @@ class WeightSync:
         stop_strings: Sequence[str],
         *,
         launched: LaunchedVllm | None = None,
-        untied: bool = False,
     ) -> None:
         """Contacts no server yet. Raises UserError where there is no address, or the token is missing.
 
         launched    a server of this run alone, instead of those of the configuration
-        untied      publish a weight that has two names under both (`with_all_names`)
         """
-        self._launched, self._untied = launched, untied
+        self._launched, self._untied = launched, launched is not None and launched.untied
         self._addresses_now = config.listed if launched is None else launched.addresses
         self._config, self._codec, self._stops = config, codec, tuple(stop_strings)
         self._folder = Path(config.weights_folder)
