@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Watch:
         alert: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`alert` receives the text of each warning of a rule; `device` computes."""
-        self.config, self.folder, self.device, self.alert = config, folder, device, alert
+        self.config, self.folder, self.alert = config, folder, alert
+        self._circumstances = circumstances(config, 0, device)
         self._rows: list[Mapping[str, Any]] = []
         self._before = 0
         self._said: set[str] = set()
@@ -75,7 +77,7 @@ class Watch:
         self._rows.append({"step": step, **metrics})
         begin, steps = phase_of(rl, step - self._before)
         rows = [row for row in self._rows if row["step"] > self._before + begin]
-        for finding in found(rows, self.config.warnings, circumstances(self.config, steps, self.device)):
+        for finding in found(rows, self.config.warnings, replace(self._circumstances, steps=steps)):
             if finding.rule not in self._said:
                 self._said.add(finding.rule)
                 self._say(step, finding)
