@@ -162,8 +162,8 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
 
     def _mends_events(response: Any) -> bool:
         """Whether it comes in events, which are mended on the way."""
-        comes = response.headers.get("content-type", "").startswith("text/event-stream")
-        comes = comes and "content-encoding" not in response.headers
+        kind, packed = response.headers.get("content-type", ""), "content-encoding" in response.headers
+        comes = kind.startswith("text/event-stream") and not packed
         if comes:
             response.stream = Mended(response.stream)
         return comes

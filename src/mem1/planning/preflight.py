@@ -203,10 +203,9 @@ def _sizes(config: Recipe) -> Iterator[int]:
 def _servers(rollout: ServerRollouts) -> str:
     """Check that all servers of the policy answer, or that the run's own can be started; only training shows whether
     they accept new weights."""
-    import httpx
-
     if rollout.launch is not None:
         return f"the run starts vLLM with {rollout.launch.check()}"
+    import httpx
 
     urls = rollout.listed()
     for url in urls:
