@@ -8,6 +8,7 @@ longer than most of what is asked of them. The files whose tests start some run 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import tempfile
@@ -53,7 +54,7 @@ def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any, timeout_s: 
                 for sentinel in ended:
                     process = running.pop(cast(int, sentinel))
                     process.join()
-                    assert process.exitcode == 0, said[-3000:]
+                    assert process.exitcode == 0, f"{process.name} ended with {process.exitcode}: {said[-3000:]}"
             assert "terminate called" not in said
         finally:
             for process in processes:  # one that is left waits for a rank that has failed
@@ -65,4 +66,5 @@ def _rank(environment: Mapping[str, str], heard: Path, work: Callable[..., None]
     os.environ.update(environment)
     with heard.open("w") as file:
         os.dup2(file.fileno(), 2)
+    faulthandler.enable()  # a rank that a signal ends says where
     work(*arguments)
