@@ -28,7 +28,8 @@ def command(
     memories: Annotated[
         list[str] | None,
         typer.Argument(
-            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, openai; module:function.",
+            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, deepagents, openai, inspect-summary, "
+            "inspect-edit, inspect-trim; module:function.",
             show_default=" ".join(_DEFAULT),
         ),
     ] = None,

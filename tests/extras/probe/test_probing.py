@@ -15,6 +15,7 @@ from terminals import Terminal
 
 from mem1.errors import UserError
 from mem1.extras.probe.compactors import compactor_of, served, stand_in
+from mem1.extras.probe.packages import OTHERS
 from mem1.extras.probe.probing import Calls, Probed, probe
 from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, Verdict, make_transcript, read_transcripts, verdicts
 from mem1.messages import Bounds, check, fold
@@ -103,9 +104,25 @@ def test_memories_of_other_packages_are_probed_alike():
     assert trimmed.folds > 2 and trimmed.share(Verdict.LOST) > 0.3
 
 
-@pytest.mark.parametrize("name", ["langchain", "openai"])
+def test_deepagents_can_open_what_its_summary_has_lost():
+    pytest.importorskip("deepagents")
+    found = run("deepagents", make_transcript(0))
+    assert found.folds > 2 and 3_000 < found.peak < 8_000
+    assert found.share(Verdict.RETAINED) > 0.3 and found.share(Verdict.RECOVERABLE) > 0 == found.share(Verdict.LOST)
+
+
+def test_the_three_compactions_of_inspect():
+    pytest.importorskip("inspect_ai")
+    summary, edit, trim = (run(f"inspect-{kind}", make_transcript(0)) for kind in ("summary", "edit", "trim"))
+    for each in (summary, edit, trim):
+        assert each.folds > 2 and each.peak < 8_000 and each.share(Verdict.RETAINED, "constraint") > 0
+    assert summary.share(Verdict.RETAINED) > 0.8 and summary.output_tokens > edit.output_tokens == trim.output_tokens
+    assert edit.share(Verdict.LOST) > 0.5 and trim.share(Verdict.LOST) > 0.5
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_package_that_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch):
-    for module in ("langchain.agents.middleware", "agents.extensions"):
+    for module in ("langchain.agents.middleware", "agents.extensions", "deepagents.backends", "inspect_ai.model"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=r"is not installed .* pip install"):
         compactor_of(name, WRITE, Bounds())

@@ -1,7 +1,7 @@
-"""What a probe compares: memories of other packages, each with the same model as ours, and that model.
+"""What a probe compares, and the model that writes for all of it.
 
-langchain   SummarizationMiddleware of langchain: a summary in the place of old messages, from a number of tokens on
-openai      ToolOutputTrimmer of openai-agents: previews in the place of old results
+fold(8)     a memory of ours
+langchain   one of another package (`mem1.extras.probe.packages`)
 module:f    a function of your own, from a list of OpenAI chat messages to a shorter one
 
 States, summaries and notes are written by a model behind a server, or by a stand-in without one. The stand-in is no
@@ -9,8 +9,6 @@ language model. It copies sentences, the newest as far as the words allow, and s
 form of memory costs and keeps, with the same careful writer for every one; how well a language model writes is measured
 with a language model.
 """
-
-# pyright: reportMissingImports=false
 
 from __future__ import annotations
 
@@ -21,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from mem1.errors import UserError, suggestion
+from mem1.extras.probe.packages import OTHERS, REQUESTS
 from mem1.extras.probe.probing import NOTE_WISH, Compactor, Ours, Replacing, Write
 from mem1.memory import STATE, memory_policy
 from mem1.memory.policies import POLICIES
@@ -49,7 +48,7 @@ def stand_in(words: int) -> Write:
         sentences: dict[str, None] = {}
         for message in messages:
             text = texts(message.get("content"))
-            if message.get("role") != "system" and not text.startswith((ASK, NOTE_WISH)):
+            if message.get("role") != "system" and not text.startswith((ASK, NOTE_WISH, *REQUESTS)):
                 sentences |= dict.fromkeys(_SENTENCE.findall(text.partition(_LANGCHAIN)[2] or text))
         kept: list[str] = []
         for sentence in reversed(sentences):
@@ -87,17 +86,10 @@ def served(base_url: str, model: str, timeout_s: float = 300.0) -> Write:
     return write
 
 
-OTHERS = ("langchain", "openai")
-_SUMMARISE_FROM = 4_000
-"""Tokens from which LangChain's middleware summarises."""
-
-
 def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
     """The memory of this name. Raises UserError for an unknown one, and where its package is not installed."""
-    if name == "langchain":
-        return Replacing("langchain summarization", _langchain(write))
-    if name == "openai":
-        return Replacing("openai-agents trimmer", _openai())
+    if name in OTHERS:
+        return OTHERS[name](write)
     if ":" in name and "(" not in name:
         thing = load(name)
         if callable(thing) and not hasattr(thing, "select"):
@@ -111,72 +103,3 @@ def compactor_of(name: str, write: Write | None, bounds: Bounds) -> Compactor:
     if write is None and memory_policy(name).asks & {STATE, NOTE, SUMMARY}:
         raise UserError(f"{name} needs a model that writes states")
     return ours
-
-
-def _langchain(write: Write | None) -> Any:
-    try:
-        from langchain.agents.middleware import SummarizationMiddleware
-        from langchain_core.language_models import SimpleChatModel
-        from langchain_core.messages import RemoveMessage, convert_to_messages, convert_to_openai_messages
-    except ImportError as error:
-        raise UserError(f"langchain is not installed ({error}); pip install langchain") from error
-    if write is None:
-        raise UserError("langchain needs a model that writes summaries")
-
-    class Writer(SimpleChatModel):
-        """The probe's model, as LangChain calls one."""
-
-        @property
-        def _llm_type(self) -> str:
-            return "probe"
-
-        def _call(self, messages: list[Any], *arguments: Any, **settings: Any) -> str:
-            return write(convert_to_openai_messages(messages))  # type: ignore[arg-type]
-
-    middleware = SummarizationMiddleware(Writer(), trigger=("tokens", _SUMMARISE_FROM), keep=("messages", 4))
-
-    def shorten(history: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        messages = convert_to_messages([dict(message) for message in history])
-        changed = middleware.before_model({"messages": messages}, None)  # type: ignore[arg-type, typeddict-item]
-        if changed is None:
-            return history
-        left = [message for message in changed["messages"] if not isinstance(message, RemoveMessage)]
-        return convert_to_openai_messages(left)  # type: ignore[return-value]
-
-    return shorten
-
-
-def _openai() -> Any:
-    try:
-        from agents.extensions import ToolOutputTrimmer
-        from agents.run_config import CallModelData, ModelInputData
-    except ImportError as error:
-        raise UserError(f"openai-agents is not installed ({error}); pip install openai-agents") from error
-    trimmer = ToolOutputTrimmer()
-
-    def shorten(history: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        items = _items(history)
-        data = CallModelData(model_data=ModelInputData(input=items, instructions=None), agent=None, context=None)  # type: ignore[arg-type]
-        outputs = {item["call_id"]: item["output"] for item in trimmer(data).input if "output" in item}  # type: ignore[typeddict-item, index]
-        return [
-            {**message, "content": outputs[message["tool_call_id"]]} if message["role"] == "tool" else message
-            for message in history
-        ]
-
-    return shorten
-
-
-def _items(history: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Chat messages as items of the Responses API."""
-    items: list[Any] = []
-    for message in history:
-        if message["role"] == "tool":
-            items.append(
-                {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
-            )
-            continue
-        if message.get("content"):
-            items.append({"role": message["role"], "content": message["content"]})
-        for call in message.get("tool_calls") or ():
-            items.append({"type": "function_call", "call_id": call["id"], **call["function"]})
-    return items

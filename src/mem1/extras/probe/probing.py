@@ -116,6 +116,32 @@ class Replacing:
         return self._count
 
 
+class Tracking:
+    """A function from the whole conversation to what the model sees of it, which itself knows what it has shortened."""
+
+    def __init__(
+        self,
+        name: str,
+        shorten: Callable[[Sequence[Message]], list[Message]],
+        behind: Callable[[Sequence[Message]], str] = lambda shown: "",
+    ) -> None:
+        """`behind`: the texts that the model can open by what it is shown, besides mem1's handles."""
+        self.name = name
+        self.behind = behind
+        self._shorten = shorten
+        self._before: list[Message] = []
+        self._count = 0
+
+    def shown(self, messages: Sequence[Message]) -> list[Message]:
+        shorter = self._shorten(messages)
+        self._count += shorter[: len(self._before)] != self._before
+        self._before = shorter
+        return shorter
+
+    def folds(self) -> int:
+        return self._count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of a fact."""
@@ -195,7 +221,8 @@ def probe(transcript: Transcript, compactor: Compactor, calls: Calls | None = No
     output += compactor.note_tokens if isinstance(compactor, Ours) else 0
     prompt, cached, peak = _sizes(prompts)
     whole, whole_cached, _ = _sizes([transcript.messages[:end] for end in _turns(transcript.messages)])
-    found = verdicts(transcript.facts, shown, transcript.messages)
+    behind = compactor.behind(shown) if isinstance(compactor, Tracking) else ""
+    found = verdicts(transcript.facts, shown, transcript.messages, behind)
     return Probed(
         name=compactor.name,
         outcomes=tuple(

@@ -207,12 +207,18 @@ class Verdict(str, Enum):
 
 
 def verdicts(
-    facts: Sequence[Fact], shown: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]
+    facts: Sequence[Fact],
+    shown: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, Any]],
+    behind: str = "",
 ) -> list[Verdict]:
-    """One for each fact; `shown` is what the model sees of the whole conversation `messages`."""
+    """One for each fact; `shown` is what the model sees of the whole conversation `messages`.
+
+    `behind`: what it can open by what it sees, besides results behind mem1's handles.
+    """
     lines = [line for message in shown for text in _texts(message) for line in text.splitlines()]
     words = {word.strip(".,;:") for line in lines for word in _WORD.findall(line)}
-    behind = _recalled({handle for line in lines for handle in _HANDLE.findall(line)}, messages)
+    behind += _recalled({handle for line in lines for handle in _HANDLE.findall(line)}, messages)
     known = {value for fact in facts for value in (fact.value, fact.old) if value is not None}
     return [_verdict(fact, lines, words, known, behind) for fact in facts]
 
