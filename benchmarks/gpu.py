@@ -9,7 +9,8 @@
     verify-blocks       the same with attention by blocks
     flex-0.5B, -1.5B, -7B   forward and backward pass over a group of attempts in Qwen2.5's shapes: the token tree by
                         FlexAttention, by blocks, and one turn at a time
-    step-0.5B, -1.5B, -7B, -SmolLM2     whole optimiser steps on eight-turn attempts: bf16 over fp32 weights, AdamW
+    step-0.5B, -1.5B, -7B, -SmolLM2     whole optimiser steps on eight-turn attempts: bf16 over fp32 weights, AdamW;
+                        layers as they are, and compiled
     sampling            the local engine in Qwen2.5's shapes, 64 attempts at a time
     rl                  whole steps of reinforcement learning in the shape of Qwen2.5-0.5B
     tests               the tests marked gpu
@@ -79,10 +80,10 @@ PARTS = {
     "flex-0.5B": Limits(seconds=100),
     "flex-1.5B": Limits(seconds=100),
     "flex-7B": Limits(seconds=150),
-    "step-0.5B": Limits(seconds=60),
-    "step-1.5B": Limits(seconds=60),
-    "step-7B": Limits(seconds=120),
-    "step-SmolLM2": Limits(seconds=60),
+    "step-0.5B": Limits(seconds=120),
+    "step-1.5B": Limits(seconds=120),
+    "step-7B": Limits(seconds=180),
+    "step-SmolLM2": Limits(seconds=120),
     "sampling": Limits(seconds=100),
     "rl": Limits(seconds=150),
     "tests": Limits(seconds=240, beside=True),

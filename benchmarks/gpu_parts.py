@@ -37,8 +37,9 @@ from mem1.protocol import PAPER
 from mem1.recipe.supervised import Sft
 from mem1.records import Task, Trajectory
 from mem1.training.logprobs import completion_logprobs, flat_logprobs
+from mem1.training.ranks.layers import recomputed
 from mem1.training.ranks.placement import Placement, joined_for
-from mem1.training.ranks.processes import Ranks, recomputed
+from mem1.training.ranks.processes import Ranks
 from mem1.training.rl import RlStage
 from mem1.training.supervised import SftStage
 from mem1.training.train import make_rollout
@@ -252,19 +253,23 @@ def step(shape: str) -> Callable[[Here], None]:
     def part(here: Here) -> None:
         network = here.network(shape)
         (group,) = here.made(network, groups=1, sizes=EIGHT_TURNS)
-        any(stepped(here, network, group, recompute) for recompute in (False, True))
+        fits = next((again for again in (False, True) if stepped(here, network, group, recompute=again)), None)
+        if fits is not None and choose_attention("auto", torch.device(here.device)) == "flex":
+            stepped(here, network, group, recompute=fits, compiled=True)
 
     return part
 
 
-def stepped(here: Here, network: PretrainedConfig, group: Sequence[Trajectory], recompute: bool) -> bool:
+def stepped(
+    here: Here, network: PretrainedConfig, group: Sequence[Trajectory], *, recompute: bool, compiled: bool = False
+) -> bool:
     """Write a row of the step, with what it needs by count; False: the memory ran out."""
 
-    def stage(device: str) -> SftStage:
+    def stage(device: str, compiled: bool = False) -> SftStage:
         at = torch.device(device)
         attention = choose_attention("auto", at)
         ranks = Ranks(device=Device(name=device, at=at))
-        placement = Placement(ranks=ranks, attention=attention, half=True, recompute=recompute)
+        placement = Placement(ranks=ranks, attention=attention, half=True, recompute=recompute, compile=compiled)
         policy = Policy(built(network, device, torch.float32), Codec(atlas_tokenizer(PAPER)))
         sft = Sft(steps=1, tokens=1 << 20, pack_tokens=16384, optimizer="adamw")
         return SftStage(policy, sft, lambda: group, seed=0, placement=placement)
@@ -276,12 +281,12 @@ def stepped(here: Here, network: PretrainedConfig, group: Sequence[Trajectory], 
         fake.optimizers.step(scale=0.0)
         count.clear()
         computed = fake.step(0)["tokens"]
-    needed = {"recompute": recompute, "counted_gb": round(count.peak / 1e9, 2)}
+    needed = {"recompute": recompute, "compile": compiled, "counted_gb": round(count.peak / 1e9, 2)}
     del fake
     gc.collect()
     with here.peak() as peak:
         try:
-            real = stage(here.device)
+            real = stage(here.device, compiled)
             seconds = here.best(lambda: real.step(0))
         except torch.OutOfMemoryError as error:
             here.row("step", out_of_memory=str(error).split(". ")[1], **needed)

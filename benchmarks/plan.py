@@ -43,8 +43,8 @@ from mem1.policy.policy import Policy
 from mem1.recipe.recipe import Recipe
 from mem1.records import Trajectory
 from mem1.training.logprobs import flat_logprobs
+from mem1.training.ranks.layers import layers
 from mem1.training.ranks.placement import Placement, joined_for
-from mem1.training.ranks.processes import layers
 
 SMALL: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
 SMALL |= {"intermediate_size": 384, "vocab_size": 536, "tie_word_embeddings": True}

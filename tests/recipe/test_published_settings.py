@@ -79,7 +79,7 @@ OURS_ALONE = {
         "rl.packed",
         "rl.kl.horizon",
     ),
-    "model.activation_checkpointing",
+    *("model.activation_checkpointing", "model.compile"),
     *("tasks.kind", "tasks.questions", "tasks.train_questions", "tasks.prompt.file", "tasks.decompose"),
     *("tasks.format", "tasks.scorer", "tasks.aliases", "tasks.evaluation_share", "tasks.without"),
     *("tasks.question_marks", "rl.algorithm.value_grad_scale"),

@@ -16,8 +16,8 @@ from mem1.packing.attention import tree_attention
 from mem1.planning.fakes import counted
 from mem1.planning.steps import fake_buffers
 from mem1.training.logprobs import score
+from mem1.training.ranks.layers import layers, recomputed
 from mem1.training.ranks.placement import Placement
-from mem1.training.ranks.processes import layers, recomputed
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -66,12 +66,20 @@ class Flex:
         length = len(q_THD)
         padding = (0, 0, 0, 0, 0, self.mask.seq_lengths[0] - length)
         q, k, v = (pad(x, padding).transpose(0, 1)[None] for x in (q_THD, k_TJD, v_TJD))
-        kernel = _compiled() if device == "cuda" and q_THD.dtype is not torch.float64 else flex_attention
-        with warnings.catch_warnings():
-            # torch would tell the user to compile what is uncompiled on purpose
-            warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-            out_1HTD = kernel(q, k, v, block_mask=self.mask, scale=scaling, enable_gqa=True)
+        kernel = _uncompiled
+        if torch.compiler.is_compiling():  # with the rest of the layer
+            kernel = flex_attention
+        elif device == "cuda" and q_THD.dtype is not torch.float64:
+            kernel = _compiled()
+        out_1HTD = kernel(q, k, v, block_mask=self.mask, scale=scaling, enable_gqa=True)
         return out_1HTD[0, :, :length].transpose(0, 1)
+
+
+def _uncompiled(*arguments: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        # torch would tell the user to compile what is uncompiled on purpose
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return flex_attention(*arguments, **options)
 
 
 @cache

@@ -108,6 +108,9 @@ class ModelConfig(Config):
     activation_checkpointing: bool | None = None
     """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work.
     None: no, but `mem1 train` does where the plan of a GPU does not fit otherwise."""
+    compile: bool = False
+    """Compile the layers in training, each as one graph for all lengths (torch.compile): the first step takes minutes
+    longer. With FlexAttention alone."""
     attention: AttentionName = "auto"
     """Attention over the token tree in training: blocks, flex (FlexAttention, on CUDA), or auto: flex on CUDA, blocks
     elsewhere."""

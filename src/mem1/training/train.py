@@ -64,6 +64,7 @@ NOT_FINGERPRINTED = (
     "model.device",
     "model.attention",
     "model.activation_checkpointing",
+    "model.compile",
     "writers",
     "warnings",
     "tasks.retriever",

@@ -29,8 +29,8 @@ from transformers import PreTrainedModel
 from mem1.engines.workers import one_thread
 from mem1.packing import Pack
 from mem1.packing.attention import tree_attention
+from mem1.training.ranks.layers import layers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
-from mem1.training.ranks.processes import layers
 
 UNPACKED_ALONE = (
     "one context a row (rl.packed = false, or a model that cannot be packed) is not supported with [distributed]: "

@@ -35,7 +35,8 @@ from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.training.ranks.adapters import gather_along, merge_adapters, merged, with_adapters
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, recomputed, shard
+from mem1.training.ranks.layers import compiled, recomputed
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, joined, shard
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -91,6 +92,8 @@ class Placement:
     """Whether the passes of training compute in bf16; weights, gradients and optimiser are fp32 all the same."""
     recompute: bool = False
     """Whether layers are computed again in the backward pass, which then needs no activations of theirs."""
+    compile: bool = False
+    """Whether layers are computed as compiled graphs."""
     served: bool = False
     """Whether servers sample, and this process needs no policy besides the trained one."""
 
@@ -106,7 +109,15 @@ class Placement:
             attention=attention,
             half=trains_in_bfloat16(config, ranks.device),
             recompute=bool(config.model.activation_checkpointing),
+            compile=config.model.compile,
         )
+        if placement.compile and (attention != "flex" or not trees):
+            raise UserError(
+                "model.compile is for FlexAttention over token trees, on CUDA; elsewhere each pack would be compiled "
+                "anew: leave it out"
+            )
+        if placement.compile and config.lora is not None and config.lora.quantize is not None:
+            raise UserError("layers in 4 bits are not compiled: leave out model.compile or lora.quantize")
         if isinstance(config.rollout, ServerRollouts):
             if config.model.dtype == "bfloat16":
                 raise UserError(
@@ -131,7 +142,8 @@ class Placement:
         apart = ", training in bfloat16" if self.half else ""
         if self.sampling is not None:
             apart += f", sampling in {dtype_name(self.sampling)}{' on servers' if self.served else ''}"
-        return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=self.attention)
+        how = f"{self.attention}, compiled" if self.compile else self.attention
+        return Computed(device=str(self.ranks.device), dtype=f"float32{apart}", attention=how)
 
     @property
     def spread(self) -> bool:
@@ -169,11 +181,11 @@ class Placement:
     def passes(self, model: nn.Module) -> Iterator[None]:
         """Inside, this network computes as training has it, in its precision; its backward pass may run outside."""
         kind = next(model.parameters()).device.type
-        layers = recomputed(model) if self.recompute else nullcontext()
+        graphs = compiled(model) if self.compile else nullcontext()
         precision = nullcontext()
         if self.half and not self.spread:  # each weight is used once: a cache would only hold them all in bf16
             precision = torch.autocast(kind, torch.bfloat16, cache_enabled=False)
-        with layers, precision:
+        with graphs, recomputed(model) if self.recompute else nullcontext(), precision:
             yield
 
     def copied(self, module: M) -> M:
@@ -185,7 +197,9 @@ class Placement:
 
     def workers(self, wanted: int) -> int:
         """Packs at a time: layers that come, go or change, or whose adapters do, can serve one only."""
-        return 1 if self.separate or self.applied or self.recompute else self.ranks.device.workers(wanted)
+        return (
+            1 if self.separate or self.applied or self.recompute or self.compile else self.ranks.device.workers(wanted)
+        )
 
     def sync_to_sampler(self, trained: PreTrainedModel, policy: PreTrainedModel) -> None:
         """Copy the weights of `trained` into `policy`, in the precision of sampling; every rank must call it."""

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -45,11 +44,11 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 from mem1.engines.device import ON_CPU, Device, Machine, choose
 from mem1.errors import UserError
 from mem1.recipe.model import Distributed
+from mem1.training.ranks.layers import layers
 
 WAIT = timedelta(minutes=60)
 """How long a rank waits for the others; rollouts may differ this much in duration."""
@@ -263,33 +262,6 @@ def shard(
             part.set_force_sum_reduction_for_comms(True)
     setattr(module, _FORWARD, MethodType(_call, module))
     register_fsdp_forward_method(module, _FORWARD)
-
-
-@contextmanager
-def recomputed(module: nn.Module) -> Iterator[None]:
-    """Inside, the module's layers keep no activations: the backward pass, also outside, computes them again.
-
-    Their random numbers are not kept, which would wait for a GPU: nothing may drop at random.
-    """
-    wrapped = layers(module)
-    for layer in wrapped:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
-    try:
-        yield
-    finally:
-        for layer in wrapped:
-            del layer.forward
-
-
-def layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of each transformer inside: the modules that transformers says must not be split."""
-    names = {name for part in module.modules() for name in (getattr(part, "_no_split_modules", None) or ())}
-    return [part for part in module.modules() if class_name(part) in names]
-
-
-def class_name(module: nn.Module) -> str:
-    """Name of the module's class, without the prefix that FSDP adds."""
-    return type(module).__name__.removeprefix("FSDP" if isinstance(module, FSDPModule) else "")
 
 
 def _call(_module: nn.Module, function: Callable[[], Output]) -> Output:

@@ -40,7 +40,8 @@ from torch.optim import Optimizer
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from mem1.training.ranks.adapters import quantized_weights
-from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks, class_name, whole
+from mem1.training.ranks.layers import class_name
+from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks, whole
 
 Shape = tuple[torch.dtype, tuple[int, ...]]
 
