@@ -12,7 +12,7 @@ Everything that can go wrong with an attempt is recorded as its ending; nothing 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -185,7 +185,7 @@ class RolloutPort(Protocol):
         sampling: Sampling,
         numbers: Sequence[int] | None = None,
         weights_version: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[Sequence[int]], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory per task, in order; the parameters are those of `Rollout`."""
         ...
@@ -215,15 +215,15 @@ class Rollout(RolloutParts):
         sampling: Sampling,
         numbers: Sequence[int] | None = None,
         weights_version: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[Sequence[int]], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory per task, in order, scored unless its tool or engine failed; repeat a task for a group.
 
         Samples depend on the weights, `sampling.seed`, the task, the number of the attempt at it and the turn, not on
         the other tasks. `numbers` holds the attempts' numbers; None: each task's attempts count from 0.
-        `weights_version` is recorded for turns whose version the engine does not report. `progress` is called with
-        (attempts finished, attempts) after the turns that were taken together. With an engine of some concurrency,
-        environment, `progress` and `on_turn` are called from several threads.
+        `weights_version` is recorded for turns whose version the engine does not report. `progress` is called with the
+        places of the tasks whose attempts have ended, after the turns that were taken together. With an engine of some
+        concurrency, environment, `progress` and `on_turn` are called from several threads.
         """
         started = time.perf_counter()
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
@@ -233,7 +233,6 @@ class Rollout(RolloutParts):
             _Attempt(key, task, number, prompts[task.prompt])
             for key, (task, number) in enumerate(zip(tasks, numbers, strict=True))
         ]
-        ended: deque[_Attempt] = deque()  # of all threads
 
         def begin(together: Sequence[_Attempt]) -> list[Request]:
             requests = self._ask(together, sampling)
@@ -251,9 +250,8 @@ class Rollout(RolloutParts):
         def tell(over: Sequence[_Attempt]) -> None:
             for attempt in over:
                 attempt.seconds = time.perf_counter() - started
-            ended.extend(over)
             if progress is not None:
-                progress(len(ended), len(attempts))
+                progress([attempt.key for attempt in over])
 
         def advance(together: Sequence[_Attempt]) -> None:
             requests = begin(together)

@@ -104,6 +104,21 @@ def test_every_size_is_one_row():
     assert [(row.objectives, row.tasks, row.em, row.policy) for row in rows] == [(1, 6, 1.0, "p"), (3, 6, 1.0, "p")]
 
 
+@pytest.mark.parametrize(
+    ("chunking", "together"),
+    [(PAIRS, [0, 1, 7, 8]), (Chunking(tasks=3), [0, 1, 2, 7, 8, 9]), (Chunking(tasks=1, at_a_time=2), [])],
+)
+def test_chunks_of_all_sizes_are_sampled_together_unless_several_are_at_a_time(chunking: Chunking, together: list[int]):
+    order: list[int] = []
+
+    def noted(context: str) -> str:
+        order.append(asked(context))
+        return EXPERT(context)
+
+    run(None, noted, chunking=chunking)
+    assert order[: len(together)] == together and set(order) == set(range(14))
+
+
 @pytest.mark.parametrize(("questions", "tasks"), [(None, [6, 6]), (7, [6, 2]), (2, [2, 1])])
 def test_of_large_tasks_there_are_fewer(questions: int | None, tasks: list[int]):
     rows = run(None, config=TWO_SIZES.model_copy(update={"questions": questions}))
@@ -174,7 +189,7 @@ def test_an_evaluation_that_is_killed_in_the_tasks_that_were_added_goes_on_with_
     stopping = Watched(lambda total: signal.raise_signal(signal.SIGINT) if total == 1 else None)
     with pytest.raises(Interrupted):  # after the first of the new chunks, (7 8) and (9) of both sizes
         run(tmp_path / "killed", stopping, ten, chunking=PAIRS)
-    assert sorted(len(read_trajectories(p)) for p in (tmp_path / "killed").glob("*.jsonl")) == [7, 9]
+    assert sorted(len(read_trajectories(p)) for p in (tmp_path / "killed").glob("*.jsonl")) == [9, 9]
     run(tmp_path / "killed", config=ten, chunking=PAIRS)
     assert without_timings(tmp_path / "killed") == without_timings(tmp_path / "unbroken")
 
@@ -290,12 +305,12 @@ def test_an_engine_that_samples_gives_the_same_to_the_last_bit_after_a_kill(tmp_
 
         def stops(self, token, sampled):
             self.tokens += 1
-            if self.tokens == 150:
+            if self.tokens == 350:
                 raise KeyboardInterrupt
             return super().stops(token, sampled)
 
     run(tmp_path / "unbroken", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
-    with pytest.raises(Interrupted, match=r"(3|6|7|10) of 14 attempts are done and saved"):
+    with pytest.raises(Interrupted, match=r"(6|12) of 14 attempts are done and saved"):
         run(tmp_path / "killed", Dying(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
     run(tmp_path / "killed", LocalEngine(MODEL, CODEC, PAPER.stop_strings), sampled, chunking=Chunking(tasks=3))
     texts = without_timings(tmp_path / "killed")
@@ -337,7 +352,7 @@ def test_when_the_engine_gives_up_what_is_done_is_kept_and_said(
     tmp_path: Path, unbroken: dict[str, str], chunking: Chunking
 ):
     def broken(context: str) -> str:
-        if asked(context) == 9:
+        if asked(context) == 11:
             raise UserError("the server does not answer; start it again")
         return EXPERT(context)
 
@@ -361,9 +376,9 @@ def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
         if total == 1:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"2 of 14 attempts are done and saved in .*; repeat the command"):
+    with pytest.raises(Interrupted, match=r"4 of 14 attempts are done and saved in .*; repeat the command"):
         run(tmp_path, Watched(interrupt))
-    with pytest.raises(Interrupted, match="2 of 14 attempts"):
+    with pytest.raises(Interrupted, match="4 of 14 attempts"):
         run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
 
 

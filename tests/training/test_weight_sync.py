@@ -700,7 +700,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
         with WeightSync(rollouts, policy.codec, PAPER.stop_strings) as sync:
             run = make_rollout(config, policy, source, engine=sync.engine)
 
-            def one_batch(seed: int, progress: Callable[[int, int], None] | None = None) -> None:
+            def one_batch(seed: int, progress: Callable[[Sequence[int]], None] | None = None) -> None:
                 nonlocal attempts
                 attempts += run(tasks, sampling=Sampling(seed=seed), weights_version=7, progress=progress)
 

@@ -70,35 +70,34 @@ class AgentRollout(RolloutParts):
         sampling: Sampling,
         numbers: Sequence[int] | None = None,
         weights_version: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[Sequence[int]], None] | None = None,
     ) -> list[Trajectory]:
         """One trajectory per task, in order, as `Rollout` returns them.
 
         Samples depend on the weights, `sampling.seed`, the task, the attempt's number, and what the agent sends.
         """
-        started, done = time.perf_counter(), list[int]()
+        started = time.perf_counter()
         numbers = attempt_numbers(tasks) if numbers is None else numbers
         recordings: list[Recording] = []
 
-        def attempt(job: tuple[Task, int]) -> Trajectory:
+        def attempt(job: tuple[int, Task, int]) -> Trajectory:
+            place, task, number = job
             with self._slots:
-                recording = self._recording(*job, calls, sampling.seed, weights_version)
+                recording = self._recording(task, number, calls, sampling.seed, weights_version)
                 recordings.append(recording)
                 with Endpoint.here().open(recording, calls.observe) as base_url:
-                    returned = self.runs(job[0], base_url)
+                    returned = self.runs(task, base_url)
                 trajectory = self._finish(recording, returned, started)
             if calls.error is not None:
                 raise calls.error
-            done.append(1)
             if progress is not None:
-                progress(len(done), len(tasks))
+                progress([place])
             return trajectory
 
         with JoinedCalls(self.engine, self.environment, sampling) as calls:
             try:
-                return in_parallel(
-                    attempt, list(zip(tasks, numbers, strict=True)), threads=max(2, self.agent.concurrency)
-                )
+                jobs = [(place, *each) for place, each in enumerate(zip(tasks, numbers, strict=True))]
+                return in_parallel(attempt, jobs, threads=max(2, self.agent.concurrency))
             finally:
                 for recording in recordings:
                     recording.end()

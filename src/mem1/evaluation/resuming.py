@@ -45,7 +45,7 @@ def chunks(tasks: int, size: int, added_at: Sequence[int] = ()) -> list[range]:
 
 
 def missing(found: dict[int, Found], chunks: Sequence[range]) -> list[list[int]]:
-    """Places to attempt, by chunk: those not in `found`, and those that ended with a failed tool or server.
+    """Places to attempt of each chunk: those not in `found`, and those that ended with a failed tool or server.
 
     A chunk that is there in part, because a process was killed while writing it, is dropped from `found`.
     """
@@ -53,8 +53,7 @@ def missing(found: dict[int, Found], chunks: Sequence[range]) -> list[list[int]]
         if not all(i in found for i in members):
             for i in members:
                 found.pop(i, None)
-    left = ([i for i in members if i not in found or not Ended(found[i].ended).scorable] for members in chunks)
-    return [places for places in left if places]
+    return [[i for i in members if i not in found or not Ended(found[i].ended).scorable] for members in chunks]
 
 
 def attempt_all(

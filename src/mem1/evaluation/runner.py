@@ -2,7 +2,10 @@
 
     rows, trajectories = evaluate(rollout, source, Evaluation(objectives=(1, 4)), policy="trained", folder=folder)
 
-Tasks are divided into chunks, and each chunk is written to disk as soon as it is done (`resuming`).
+    N = 1   0 1 2 | 3 4 5 | 6       tasks of a size are divided into chunks (`resuming`); the chunks of all sizes that
+    N = 8   0 1 2 | 3 4 5 | 6       stand below one another are sampled together, and written as soon as they are done
+
+Few large tasks take many turns: sampled alone they would read all weights for each token of a handful of rows.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +38,15 @@ from mem1.trajectory_files import append_trajectories, write_trajectories
 class Chunking:
     """How the tasks of an evaluation are divided.
 
-    The engine gets a whole chunk as one batch, so large chunks suit a model in this process. A server forms batches
-    itself: use chunks of one task and many of them concurrently, so that a slow task delays no other.
+    The engine gets a chunk of every size as one batch, so large chunks suit a model in this process. A server forms
+    batches itself: use chunks of one task and many of them concurrently, so that a slow task delays no other.
     """
 
     tasks: int = 64
     """Tasks per chunk."""
     at_a_time: int = 1
-    """Chunks run concurrently, each in its own thread; engine and environment must be thread-safe if more than one."""
+    """Chunks run concurrently, each in its own thread; engine and environment must be thread-safe if more than one,
+    and then each is sampled alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +107,28 @@ def evaluate(
             if on_progress is not None:
                 on_progress(size.progress(running))
 
-        def attempt(job: tuple[_Size, list[int]], stopped: Callable[[], bool]) -> list[Trajectory]:
-            size, places = job
+        def attempt(job: _Job, stopped: Callable[[], bool]) -> list[Trajectory]:
+            ended: Counter[int] = Counter()
+            of_place = [size for size, places in job for _ in places]
+
+            def tell_ended(places: Sequence[int]) -> None:
+                ended.update(of_place[place].objectives for place in places)
+                for size in {of_place[place].objectives: of_place[place] for place in places}.values():
+                    tell(size, ended[size.objectives])
+
             return rollout(
-                [size.tasks[i] for i in places],
+                [size.tasks[i] for size, places in job for i in places],
                 sampling=replace(sampling, session=new_session()),
                 # with several concurrent chunks, finished ones are progress enough
-                progress=None if chunking.at_a_time > 1 else lambda done, _: tell(size, done),
+                progress=None if chunking.at_a_time > 1 else tell_ended,
             )
 
-        def keep(job: tuple[_Size, list[int]], trajectories: list[Trajectory]) -> None:
-            size, places = job
-            size.add(places, trajectories)
-            tell(size)
+        def keep(job: _Job, trajectories: list[Trajectory]) -> None:
+            left = iter(trajectories)
+            for size, places in job:
+                size.add(places, list(islice(left, len(places))))
+            for size, _ in job:
+                tell(size)
 
         def saved() -> str:
             done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
@@ -123,7 +137,7 @@ def evaluate(
         for size in sizes:
             tell(size)
         attempt_all(
-            [(size, places) for size in sizes for places in size.missing],
+            _jobs(sizes, together=chunking.at_a_time == 1),
             attempt,
             keep,
             at_a_time=chunking.at_a_time,
@@ -150,7 +164,7 @@ class _Size:
     on_disk: list[int] = field(default_factory=list)
     """Index in `tasks` of each line of the file."""
     missing: Sequence[list[int]] = ()
-    """Indices still to attempt, by chunk."""
+    """Indices still to attempt of each chunk."""
 
     def __post_init__(self) -> None:
         for task_id, times in Counter(task.id for task in self.tasks).items():
@@ -206,6 +220,18 @@ class _Size:
                 write_trajectories(self.path, self.trajectories)
             write_row(self.path, row)
         return row
+
+
+_Job = Sequence[tuple[_Size, list[int]]]
+"""Sizes, each with the places of its tasks: what is sampled together."""
+
+
+def _jobs(sizes: Sequence[_Size], *, together: bool) -> list[_Job]:
+    if not together:
+        return [[(size, places)] for size in sizes for places in size.missing if places]
+    rounds = zip_longest(*(size.missing for size in sizes), fillvalue=[])
+    jobs = ([(size, places) for size, places in zip(sizes, each, strict=True) if places] for each in rounds)
+    return [job for job in jobs if job]
 
 
 def _settings(rollout: RolloutPort, config: Evaluation) -> dict[str, Any]:

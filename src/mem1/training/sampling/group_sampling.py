@@ -172,7 +172,7 @@ class GroupSampler:
         )
         return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
 
-    def _raise_if_closed(self, *_: int) -> None:
+    def _raise_if_closed(self, _ended: Sequence[int] = ()) -> None:
         """Raises Cancelled if the run has ended: the rollout was made ahead of it."""
         if self._prefetcher is not None and self.sync is not None and self.sync.closed:
             raise Cancelled
