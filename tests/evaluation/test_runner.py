@@ -106,9 +106,11 @@ def test_every_size_is_one_row():
 
 @pytest.mark.parametrize(
     ("chunking", "together"),
-    [(PAIRS, [0, 1, 7, 8]), (Chunking(tasks=3), [0, 1, 2, 7, 8, 9]), (Chunking(tasks=1, at_a_time=2), [])],
+    [(PAIRS, [0, 7, 1, 8]), (Chunking(tasks=3), [0, 7, 1, 8, 2, 9]), (Chunking(tasks=1, at_a_time=2), [])],
 )
-def test_chunks_of_all_sizes_are_sampled_together_unless_several_are_at_a_time(chunking: Chunking, together: list[int]):
+def test_chunks_of_all_sizes_are_sampled_together_mixed_evenly_unless_several_are_at_a_time(
+    chunking: Chunking, together: list[int]
+):
     order: list[int] = []
 
     def noted(context: str) -> str:

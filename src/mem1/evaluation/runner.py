@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +109,24 @@ def evaluate(
 
         def attempt(job: _Job, stopped: Callable[[], bool]) -> list[Trajectory]:
             ended: Counter[int] = Counter()
-            of_place = [size for size, places in job for _ in places]
 
             def tell_ended(places: Sequence[int]) -> None:
-                ended.update(of_place[place].objectives for place in places)
-                for size in {of_place[place].objectives: of_place[place] for place in places}.values():
+                sizes = [job[place][0] for place in places]
+                ended.update(size.objectives for size in sizes)
+                for size in {size.objectives: size for size in sizes}.values():
                     tell(size, ended[size.objectives])
 
             return rollout(
-                [size.tasks[i] for size, places in job for i in places],
+                [size.tasks[i] for size, i in job],
                 sampling=replace(sampling, session=new_session()),
                 # with several concurrent chunks, finished ones are progress enough
                 progress=None if chunking.at_a_time > 1 else tell_ended,
             )
 
         def keep(job: _Job, trajectories: list[Trajectory]) -> None:
-            left = iter(trajectories)
-            for size, places in job:
-                size.add(places, list(islice(left, len(places))))
-            for size, _ in job:
+            for size in {size.objectives: size for size, _ in job}.values():
+                found = {i: t for (of, i), t in zip(job, trajectories, strict=True) if of is size}
+                size.add(sorted(found), [found[i] for i in sorted(found)])
                 tell(size)
 
         def saved() -> str:
@@ -222,15 +221,21 @@ class _Size:
         return row
 
 
-_Job = Sequence[tuple[_Size, list[int]]]
-"""Sizes, each with the places of its tasks: what is sampled together."""
+_Job = Sequence[tuple[_Size, int]]
+"""What is sampled together: tasks, each with its size and its place among the tasks of that."""
 
 
 def _jobs(sizes: Sequence[_Size], *, together: bool) -> list[_Job]:
+    """The chunks of each size, or those of all sizes together, mixed evenly: processes that share them out by parts of
+    equal length get as many of each."""
     if not together:
-        return [[(size, places)] for size in sizes for places in size.missing if places]
-    rounds = zip_longest(*(size.missing for size in sizes), fillvalue=[])
-    jobs = ([(size, places) for size, places in zip(sizes, each, strict=True) if places] for each in rounds)
+        return [[(size, i) for i in places] for size in sizes for places in size.missing if places]
+    jobs: list[_Job] = []
+    for each in zip_longest(*(size.missing for size in sizes), fillvalue=[]):
+        placed = [
+            ((at + 0.5) / len(places), number, i) for number, places in enumerate(each) for at, i in enumerate(places)
+        ]
+        jobs.append([(sizes[number], i) for _, number, i in sorted(placed)])
     return [job for job in jobs if job]
 
 
