@@ -55,8 +55,8 @@ PHASES = {
     ),
     "its evaluation": (
         "mem1.evaluation.runner._Size.add",
-        "train {recipe} --out {out}",
-        "3 of 6 attempts are done and saved in {out}/evaluation; resume with: mem1 train",
+        "train {recipe} evaluation.objectives=[1] --out {out}",
+        "3 of 3 attempts are done and saved in {out}/evaluation; resume with: mem1 train",
     ),
     "evaluation": (
         "mem1.rollout.Rollout._take",

@@ -145,6 +145,7 @@ def run(
             (cell, memory, places)
             for (cell, memory), found in rows.items()
             for places in missing(found, chunks(suite.asked(cell), player.together))
+            if places
         ]
         of = sum(suite.asked(cell) for cell, _ in rows)
         tell = on_progress or (lambda attempts, of: None)
