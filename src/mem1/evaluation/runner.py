@@ -5,7 +5,8 @@
     N = 1   0 1 2 | 3 4 5 | 6       tasks of a size are divided into chunks (`resuming`); the chunks of all sizes that
     N = 8   0 1 2 | 3 4 5 | 6       stand below one another are sampled together, and written as soon as they are done
 
-Few large tasks take many turns: sampled alone they would read all weights for each token of a handful of rows.
+Few large tasks take many turns: sampled alone they would read all weights for each token of a handful of rows. Who is
+killed between the writes of two sizes samples the rest in a smaller batch, which may round log-probabilities otherwise.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ own; they are not compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from types import MethodType
 from typing import Any
@@ -37,7 +37,7 @@ def class_name(module: nn.Module) -> str:
     return type(module).__name__.removeprefix("FSDP" if isinstance(module, FSDPModule) else "")
 
 
-def recomputed(module: nn.Module) -> Any:
+def recomputed(module: nn.Module) -> AbstractContextManager[None]:
     """Inside, the module's layers keep no activations: the backward pass, also outside, computes them again.
 
     Their random numbers are not kept, which would wait for a GPU: nothing may drop at random.
@@ -47,7 +47,7 @@ def recomputed(module: nn.Module) -> Any:
     )
 
 
-def compiled(module: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> Any:
+def compiled(module: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> AbstractContextManager[None]:
     """Inside, each of the module's layers is one compiled graph; `backend` as of `torch.compile`."""
     return _computed_by(module, lambda layer: MethodType(_graph(type(layer).forward, backend), layer))
 
