@@ -112,10 +112,11 @@ def evaluate(
             ended: Counter[int] = Counter()
 
             def tell_ended(places: Sequence[int]) -> None:
-                sizes = [job[place][0] for place in places]
-                ended.update(size.objectives for size in sizes)
-                for size in {size.objectives: size for size in sizes}.values():
-                    tell(size, ended[size.objectives])
+                now = Counter(job[place][0].objectives for place in places)
+                ended.update(now)
+                for size in sizes:
+                    if now[size.objectives]:
+                        tell(size, ended[size.objectives])
 
             return rollout(
                 [size.tasks[i] for size, i in job],
@@ -125,10 +126,10 @@ def evaluate(
             )
 
         def keep(job: _Job, trajectories: list[Trajectory]) -> None:
-            for size in {size.objectives: size for size, _ in job}.values():
-                found = {i: t for (of, i), t in zip(job, trajectories, strict=True) if of is size}
-                size.add(sorted(found), [found[i] for i in sorted(found)])
-                tell(size)
+            for size in sizes:
+                if found := {i: t for (of, i), t in zip(job, trajectories, strict=True) if of is size}:
+                    size.add(list(found), list(found.values()))
+                    tell(size)
 
         def saved() -> str:
             done, of = sum(len(size.found) for size in sizes), sum(len(size.tasks) for size in sizes)
