@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from patterns import METHODS, Repeats, Use, cpu_seconds, reference, repeats_against, run, uses
+from patterns import METHODS, Repeats, Use, cpu_seconds, repeats_against, run, slowness, uses
 
 from mem1.engines.codec import _one_of
 from mem1.messages import fold
@@ -92,7 +92,9 @@ MADE: Mapping[str, re.Pattern[str]] = {
 ALL = uses()
 FOREIGN = [use for use in ALL if not {use.name, re.split(r":|\._", use.name)[0]} & NOT_FOREIGN.keys()]
 LIMIT_S = 0.05
-"""Of one thread on an idle machine."""
+"""Below it a pattern is not looked at; ten times as long is too long, linear or not, on an idle machine."""
+MOST_GROWTH = 2
+"""Of the time for a character from a quarter of a text to the whole of it: 1 if the time is linear, 4 if quadratic."""
 SIZES = {20: None, 24: None, 30: None, 36: None, 300: 60, 1_000: 15, 3_000: 6, 10_000: 4, 30_000: 2, 10**6: None}
 """Characters of the texts -> how many of them are tried in the next size, the slowest; None: all."""
 
@@ -111,13 +113,12 @@ def seconds_of(pattern: re.Pattern[Any], method: str, text: Any) -> float:
     return cpu_seconds(lambda: run(pattern, method, text))
 
 
-def is_slow(pattern: re.Pattern[Any], method: str, text: Any, taken: float) -> bool:
-    """Whether a method, which has `taken` so long, always exceeds the limit. Many matches may take their time."""
-    scale, per_match = reference()
-    several = method in ("findall", "finditer", "split", "sub", "subn")
-    matches = sum(1 for _ in pattern.finditer(text)) if several else 0
-    limit = max(LIMIT_S * scale, 3 * per_match * matches)
-    return taken > 10 * limit or all(seconds_of(pattern, method, text) > limit for _ in range(4))
+def is_slow(pattern: re.Pattern[Any], method: str, text: Any, quarter: Any, taken: float) -> bool:
+    """Whether a method, which has `taken` so long for the text, always takes more than linear time, or far too long.
+    What is compared is measured at the same time, so that no machine is too slow for it."""
+    short = max(seconds_of(pattern, method, quarter) for _ in range(3))
+    allowed = min(MOST_GROWTH * short * len(text) / max(1, len(quarter)), 10 * LIMIT_S * slowness())
+    return taken > allowed and all(seconds_of(pattern, method, text) > allowed for _ in range(3))
 
 
 def too_slow(pattern: re.Pattern[Any], methods: frozenset[str], longest: int = 10**6) -> str:
@@ -127,12 +128,12 @@ def too_slow(pattern: re.Pattern[Any], methods: frozenset[str], longest: int = 1
     for size, most in SIZES.items():
         slowest = list[tuple[float, Repeats]]()
         for made in tried:
-            text = made.text(min(size, longest))
-            given = text.encode("latin-1", "replace") if of_bytes else text
+            text, quarter = made.text(min(size, longest)), made.text(min(size, longest) // 4)
+            given, fourth = (t.encode("latin-1", "replace") if of_bytes else t for t in (text, quarter))
             for method in methods:
                 taken = seconds_of(pattern, method, given)
                 slowest.append((taken, made))
-                if taken > LIMIT_S and is_slow(pattern, method, given, taken):
+                if taken > LIMIT_S and is_slow(pattern, method, given, fourth, taken):
                     return f"{taken:.2f} s of {method} for {len(text):,} characters: {text[:80]!r}...{text[-20:]!r}"
         tried = list(dict.fromkeys(made for _, made in sorted(slowest, reverse=True)))[:most]
     return ""
@@ -161,4 +162,4 @@ def test_notes_that_are_not_closed_do_not_slow_a_fold():
         {"role": "assistant", "content": "<note> kept </note>" + looped},
         {"role": "user", "content": "on"},
     ]
-    assert cpu_seconds(lambda: fold(messages, "notes")) < 20 * LIMIT_S * reference()[0]
+    assert cpu_seconds(lambda: fold(messages, "notes")) < 20 * LIMIT_S * slowness()

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,16 +215,10 @@ def run(pattern: re.Pattern[Any], method: str, text: Any) -> None:
     does.get(method, lambda: getattr(pattern, method)(text))()
 
 
-@cache
-def reference() -> tuple[float, float]:
-    """(how much slower this machine is now than an idle one on which the limit was set, seconds per match)."""
+def slowness() -> float:
+    """How much slower this machine is now than an idle one on which limits of time were set; at least 1."""
     text = "some words " * 45_000
-
-    def seconds() -> float:
-        return cpu_seconds(lambda: run(re.compile(r"\w+"), "finditer", text))
-
-    taken = min(seconds() for _ in range(3))
-    return max(1.0, taken / 0.010), taken / 90_000
+    return max(1.0, min(cpu_seconds(lambda: run(re.compile(r"\w+"), "finditer", text)) for _ in range(3)) / 0.010)
 
 
 def cpu_seconds(work: Callable[[], Any]) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from server_replies import Reply
 from strict_paths import refusal_of
 
 from mem1.messages.transcript import ASK
@@ -58,15 +59,11 @@ class Upstream:
         while (message := await receive()).get("more_body"):
             raw += message["body"]
         raw += message.get("body", b"")
-        try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError):
-            body = None
+        body, refused = await asyncio.to_thread(_read, scope["path"], raw)
         self.paths.append(scope["path"])
         self.raw.append(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode("latin-1") for name, value in scope["headers"]})
-        refused = refusal_of(scope["path"], body) if isinstance(body, dict) else None
         if refused is not None and refused.body is not None:
             self.refused.append(refused.body.decode())
             said = Said([refused.body], refused.status, {"content-type": "application/json"})
@@ -86,6 +83,15 @@ class Upstream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if not said.cut:
             await send({"type": "http.response.body", "body": b""})
+
+
+def _read(path: str, raw: bytes) -> tuple[Any, Reply | None]:
+    """(body, what the API would refuse of it), apart from the loop, which is watched for what the proxy does there."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None, None
+    return body, refusal_of(path, body) if isinstance(body, dict) else None
 
 
 def is_request_for_state(body: Any) -> bool:
