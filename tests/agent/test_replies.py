@@ -55,6 +55,20 @@ def test_a_call_that_a_server_left_in_the_text_is_run():
     check(agent.messages)
 
 
+def test_an_answer_in_xml_that_is_named_like_a_tool_is_the_answer_and_its_parameters_make_it_a_call():
+    answer = "<search>\n<result>Oslo</result>\n</search>"
+    called = said("<search>\n<query>7</query>\n<most>2</most>\n</search>")
+    agent = mem1.Agent(Script(called, said(answer)), tools=[search], memory="full").run("go")
+    assert results(agent) == ["2 of 7"] and agent.answer == answer
+
+
+@pytest.mark.parametrize("mark", ["<|some_tool_call|>", "<my_function_calls>"])
+def test_calls_in_a_style_that_is_not_known_are_asked_for_again_so_often_and_each_time_is_told(mark: str):
+    agent = mem1.Agent(Script(*[said(f"{mark}\nsearch Oslo")] * TRIES), tools=[search])
+    assert steps(agent) == [Repeated(why="broken", tries=tries) for tries in range(1, TRIES)]
+    assert (agent.answer, agent.report().ending, agent.report().turns) == (None, Ending.UNUSABLE, TRIES)
+
+
 def test_values_written_as_texts_get_the_types_of_the_tool():
     text = "<function=search><parameter=query>7</parameter><parameter=most>2</parameter></function>"
     agent = mem1.Agent(Script(said(text), said("ok")), tools=[search], memory="full").run("go")
@@ -120,6 +134,14 @@ def test_thoughts_are_out_of_answer_and_conversation(streaming: bool):
         list(agent.stream(task)) if streaming else agent.run(task)
         assert agent.answer == answer
     assert "1111" not in str(agent.messages)
+
+
+def test_thoughts_are_no_text_of_a_stream_and_where_the_prompt_opens_them_only_the_first_is():
+    replies = ["<think>1111?</think>\n\n4711", "1112?\n</think>\n4712", "1113?\n</think>\n4713", "4714"]
+    agent = mem1.Agent(Script(*map(said, replies)))
+    told = [[step for step in agent.stream(task) if isinstance(step, str)] for task in "abcd"]
+    assert told == [["4711"], ["1112?\n</think>\n4712"], ["4713"], ["4714"]]
+    assert "111" not in str(agent.messages)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -90,6 +90,17 @@ class TestCalls:
                 ],
                 THREE[:2],
             ),
+            # by name, where an index is all that they share
+            (
+                [
+                    [part("weather", OSLO[:7], index=0)],
+                    [part("clock", UTC[:9], index=0)],
+                    [part("weather", OSLO[7:], index=0)],
+                    [part("clock", UTC[9:], index=0)],
+                ],
+                [THREE[0], THREE[2]],
+            ),
+            ([[part("weather", OSLO, index=0, id="a")], [part("clock", UTC, index=0)]], [THREE[0], THREE[2]]),
             # by place, with neither
             ([[part("weather", OSLO[:4]), part("clock", UTC[:4])], [part(None, OSLO[4:]), part(None, UTC[4:])]],
              [THREE[0], THREE[2]]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mem1.envs.hub_corpus import local_corpus
+from mem1.envs.hub_corpus import check_corpus, local_corpus
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER
@@ -84,3 +84,12 @@ def test_what_holds_no_passages_is_refused(
     with pytest.raises(UserError, match=why):
         local_corpus("hf:owner/wiki:train")
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def test_every_check_of_a_run_says_the_same_of_a_corpus(tmp_path: Path):
+    then = "its index is built"
+    hub = check_corpus("hf:owner/wiki:train", "give a file", then)
+    assert hub == "hf:owner/wiki:train; it is fetched, and its index is built when the run begins"
+    assert check_corpus(str(tmp_path), "give a file", then) == f"{tmp_path}; its index is built when the run begins"
+    with pytest.raises(UserError, match="give a file"):
+        check_corpus(str(tmp_path / "none"), "give a file", then)

@@ -7,9 +7,12 @@ from time import process_time
 
 import pytest
 
+from mem1.agent.chat import read_completion
 from mem1.messages.text_calls import Found, calls_in
+from mem1.messages.thoughts import ENDS
 
 BAR = "\uff5c"
+TOOLS = {"search": {"query", "most"}}
 SEARCH = '{"name": "search", "arguments": {"query": "Oslo"}}'
 STYLES = {
     "Hermes, Qwen": f"<tool_call>\n{SEARCH}\n</tool_call>",
@@ -118,7 +121,7 @@ STYLES = {
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_call_is_read_in_every_style(style: str):
-    found = calls_in(STYLES[style], {"search"})
+    found = calls_in(STYLES[style], TOOLS)
     assert not found.broken and found.text == ""
     assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
 
@@ -139,42 +142,42 @@ def test_a_call_is_read_in_every_style(style: str):
     ],
 )
 def test_text_before_calls_and_a_second_call_are_read_too(style: str):
-    found = calls_in(f"I look it up.\n\n{STYLES[style]}\n{STYLES[style]}", {"search"})
+    found = calls_in(f"I look it up.\n\n{STYLES[style]}\n{STYLES[style]}", TOOLS)
     assert found.text == "I look it up." and len(found.calls) == 2
 
 
 @pytest.mark.parametrize("style", ["Hermes, Qwen", "Mistral", "Qwen3-Coder without a frame", "JSON in a fence"])
 def test_a_call_behind_a_word_is_read_where_the_text_ends_with_it_and_the_tool_is_there(style: str):
     text = f"I look it up: {STYLES[style]}"
-    found = calls_in(text, {"search"})
+    found = calls_in(text, TOOLS)
     assert found.text == "I look it up:"
     assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("search", {"query": "Oslo"})]
-    assert calls_in(text, {"fetch"}).text == text
-    assert calls_in(f"{text} is a call.", {"search"}).calls == ()
+    assert calls_in(text, {"fetch": {"url"}}).text == text
+    assert calls_in(f"{text} is a call.", TOOLS).calls == ()
 
 
 @pytest.mark.parametrize("style", ["a mark of no known style", "a tag for the tool, one for each argument"])
 def test_between_unknown_marks_a_call_ends_the_text_and_its_tool_is_there(style: str):
     text = f"I look it up.\n\n{STYLES[style]}"
-    assert calls_in(text, {"search"}).text == "I look it up." and len(calls_in(text, {"search"}).calls) == 1
+    assert calls_in(text, TOOLS).text == "I look it up." and len(calls_in(text, TOOLS).calls) == 1
     behind = f"{text}\n\nThat is the form of a call."
-    assert calls_in(text, {"fetch"}) == Found(text=text) and calls_in(behind, {"search"}) == Found(text=behind)
+    assert calls_in(text, {"fetch": {"url"}}) == Found(text=text) and calls_in(behind, TOOLS) == Found(text=behind)
 
 
 def test_a_plain_action_input_is_the_only_parameters_text():
-    (call,) = calls_in("Thought: hm\nAction: search\nAction Input: capital of Norway", {"search"}).calls
+    (call,) = calls_in("Thought: hm\nAction: search\nAction Input: capital of Norway", TOOLS).calls
     assert (call.arguments, call.typed) == ('"capital of Norway"', False)
 
 
 def test_line_breaks_in_arguments_are_read_as_they_are():
-    (call,) = calls_in('<tool_call>{"name": "run", "arguments": {"code": "a\nb"}}</tool_call>', {"run"}).calls
+    (call,) = calls_in('<tool_call>{"name": "run", "arguments": {"code": "a\nb"}}</tool_call>', {"run": {"code"}}).calls
     assert json.loads(call.arguments) == {"code": "a\nb"}
 
 
 def test_values_that_were_texts_are_said_to_be():
     values = "<parameter=query>a <b>bold</b> b</parameter><parameter=most>3</parameter>"
     text = f"<tool_call><function=search>{values}</function></tool_call>"
-    (call,) = calls_in(text, {"search"}).calls
+    (call,) = calls_in(text, TOOLS).calls
     assert json.loads(call.arguments) == {"query": "a <b>bold</b> b", "most": "3"} and not call.typed
 
 
@@ -198,10 +201,12 @@ def test_values_that_were_texts_are_said_to_be():
         'Results of search: {"query": "Oslo"}',
         "<search>Oslo is the capital of <b>Norway</b>.</search>",
         "<page><search><query>Oslo</query></search></page>",
+        "<search><result>Oslo</result></search>",
+        "Here it is:\n<search>\n<query>Oslo</query>\n<hits>3</hits>\n</search>",
     ],
 )
 def test_what_is_no_call_stays_text(text: str):
-    found = calls_in(text, {"search"})
+    found = calls_in(text, TOOLS)
     assert (found.text, found.calls, found.broken) == (text, (), False)
 
 
@@ -213,12 +218,12 @@ def test_what_is_no_call_stays_text(text: str):
      f"<{BAR}DSML{BAR}tool_calls>\n<{BAR}DSML{BAR}inv"],
 )  # fmt: skip
 def test_a_mark_without_a_call_behind_it_is_broken(text: str):
-    found = calls_in(text, {"search"})
+    found = calls_in(text, TOOLS)
     assert found.broken and found.text == text and not found.calls
 
 
 def test_a_call_of_an_unknown_tool_is_a_call_where_its_style_has_a_mark():
-    (call,) = calls_in(f"<tool_call>{SEARCH}</tool_call>", ()).calls
+    (call,) = calls_in(f"<tool_call>{SEARCH}</tool_call>", {}).calls
     assert call.name == "search"
 
 
@@ -230,5 +235,29 @@ def test_a_call_of_an_unknown_tool_is_a_call_where_its_style_has_a_mark():
 def test_long_texts_take_no_longer_than_their_length(piece: str):
     text = piece * (300_000 // len(piece))
     before = process_time()
-    calls_in(text, {"search"})
+    calls_in(text, TOOLS)
     assert process_time() - before < 2
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("functions.read:0", "read"),
+        ("default_api.read file", "read_file"),
+        ("files/read", "files_read"),
+        ("x" * 80, "x" * 64),
+        (" ", "unknown"),
+    ],
+)
+def test_the_name_of_a_call_is_one_that_providers_take_back(written: str, name: str):
+    text = json.dumps({"name": written, "arguments": {}})
+    (call,) = calls_in(f"<tool_call>{text}</tool_call>", {}).calls
+    whole = {"function": {"name": written, "arguments": "{}"}}
+    (same,) = read_completion({"content": None, "tool_calls": [whole]}).calls
+    assert call.name == same.name == name
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_token_that_ends_a_message_is_no_text_behind_a_call(end: str):
+    text = f"<tool_call>{SEARCH}</tool_call>\n</tool_call>{end}"
+    assert calls_in(text, TOOLS).text == "" and len(calls_in(text, TOOLS).calls) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from time import process_time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from mem1.messages import Bounds, Memory, fold
-from mem1.messages.thoughts import MARKS, _small, spoken, without_thoughts
+from mem1.messages.thoughts import MARKS, Speech, _small, begins_inside, spoken, without_thoughts
 
 THOUGHT = "Is <note>code 1111</note> right?\n" * 20
 
@@ -200,3 +201,74 @@ def test_a_call_written_as_text_or_a_thought_alone_is_no_state(reply: str):
 )
 def test_thoughts_of_later_models_leave_with_the_marks_around_the_answer(text: str):
     assert without_thoughts(text) == "Oslo"
+
+
+def in_pieces(text: str, draw: random.Random | None, *, inside: bool = False) -> list[str]:
+    """What is said of the pieces of a text, which are of one letter where nothing is drawn."""
+    speech, pieces, at = Speech(inside=inside), list[str](), 0
+    while at < len(text):
+        size = 1 if draw is None else draw.randint(1, 9)
+        pieces.append(text[at : at + size])
+        at += size
+    return [*map(speech.add, pieces), speech.rest()]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        (["The mayor", " is", " Anne."], ["The mayor", " is", " Anne.", ""]),
+        (["<think>", "hm", "</think>", "\n\n", "Oslo", "."], ["", "", "", "", "Oslo", ".", ""]),
+        (["<", "b>Oslo</b>"], ["", "<b>Oslo</b>", ""]),
+        (["Oslo ", "is", "<|im_", "end|>"], ["Oslo", " is", "", "", ""]),
+        (["a <think> b", " </think> c"], ["a <think> b", " </think> c", ""]),
+        (["```\n<thi", "nk>\n``", "`"], ["```\n<thi", "nk>", "\n```", ""]),
+        (["<scratchpad>1111</scratch", "pad> ", "Oslo"], ["", "", "Oslo", ""]),
+        (["<scratchpad>milk", "</scratchpad>"], ["", "", "<scratchpad>milk</scratchpad>"]),
+        (["<think>1111"], ["", ""]),
+    ],
+)
+def test_of_a_text_in_pieces_is_said_at_once_what_is_no_thought(pieces: list[str], said: list[str]):
+    speech = Speech()
+    assert [*map(speech.add, pieces), speech.rest()] == said
+
+
+def test_what_is_said_of_pieces_is_what_is_said_of_the_whole():
+    draw, told = random.Random(0), 0
+    parts = [
+        *("Oslo", " ", "\n", "\n\n", "a < b", "<b>x</b>", "`<think>`", "x <think> y </think>", "```\n<think>\n```"),
+        *("<s>Bergen</s>", "[1]", "\u0130", "```python\nprint(1)\n```\n", "<scratchpad>", "</scratchpad>"),
+        *(f"\n{opening}1111 {opening[:-1]} \n{closing}" for opening, closing in MARKS),
+    ]
+    for _ in range(3_000):
+        text = "".join(draw.choices(parts, k=draw.randint(1, 8)))
+        text = draw.choice(("", "<scratchpad>1111</scratchpad>", "<think>1111</think>")) + text
+        text += draw.choice(("", "<|im_end|>", " \n<|end|>\n"))
+        text = text.lstrip()  # blanks before the first word are said before a thought behind it takes them away
+        whole = without_thoughts(text)
+        assert "".join(in_pieces(text, draw.choice((draw, None)))) == whole, text
+        told += whole != text
+    assert told > 1_000
+
+
+@pytest.mark.parametrize(("opening", "closing"), MARKS)
+def test_where_thoughts_are_known_to_begin_in_the_prompt_none_is_said_in_pieces(opening: str, closing: str):
+    text = f"Is it 1111?\n{closing}\n\n4711"
+    assert begins_inside(text) and not begins_inside(f"{opening}{text}")
+    assert "".join(in_pieces(text, None, inside=True)) == "4711"
+    assert "".join(in_pieces(f"{opening}{text}", None, inside=True)) == "4711"
+    assert in_pieces("4711", None, inside=True) == ["", "", "", "", "4711"]
+
+
+@pytest.mark.parametrize("text", ["4711", "4711<|end|>", "`</think>` ends it", "<think>a</think>b", "<think>a"])
+def test_what_has_the_beginning_of_its_thought_or_none_does_not_begin_inside(text: str):
+    assert not begins_inside(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>" * 8_000, "<scratchpad>" * 5_000, "x" * 50_000, "\n<" * 20_000, "`" * 50_000]
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_long_texts_in_small_pieces_take_no_longer_than_their_length(text: str, inside: bool):
+    before = process_time()
+    in_pieces(text, random.Random(0), inside=inside)
+    assert process_time() - before < 10

@@ -33,6 +33,7 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 from mem1.memory import MemoryPolicy
 from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, check
+from mem1.messages.thoughts import Speech, begins_inside
 from mem1.messages.transcript import Call, Message, texts
 from mem1.net.threads import Pool
 from mem1.prices import PriceClass
@@ -130,6 +131,8 @@ class Agent:
         self._messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
         self._ledger = Ledger(self.memory)
         self._events: list[Event] = []
+        self._thinks_first = False
+        """Whether the text of a reply began inside a thought."""
         self._ends: float | None = None
         self._ending: Ending | None = None
         self._working = threading.Lock()
@@ -156,8 +159,10 @@ class Agent:
         return self
 
     def stream(self, task: str | None = None) -> Iterator[Step]:
-        """The same, step by step: the model's text as it comes, thoughts included where the server leaves them in it;
-        calls, results, replies that were of no use, and events of the memory.
+        """The same, step by step: the model's text as it comes, without thoughts that the server leaves in it; calls,
+        results, replies that were of no use, and events of the memory.
+
+        Where a chat template begins the thought itself, the first reply shows it: its end tells, for all later ones.
 
         Who stops reading interrupts the run.
         """
@@ -284,16 +289,20 @@ class Agent:
     def _reply(
         self, shown: Sequence[Message], declared: Sequence[Message], *, streaming: bool
     ) -> Generator[str, None, Reply]:
-        """Yields the model's text as it comes, and returns the whole."""
+        """Yields what the model says as it comes, and returns the whole reply."""
         if not streaming:
             return self._model.reply(shown, declared, within_s=self._left_s())
         reply: Reply | None = None
+        speech = Speech(inside=self._thinks_first)
         for part in self._model.stream(shown, declared, within_s=self._left_s()):
             if isinstance(part, Reply):
                 reply = part
-            else:
-                yield part
+            elif said := speech.add(part):
+                yield said
+        if said := speech.rest():
+            yield said
         assert reply is not None
+        self._thinks_first = self._thinks_first or begins_inside(texts(reply.message.get("content")))
         return reply
 
     def _call(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import string
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,6 @@ _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
 FILTERED = ("content_filter", "sensitive")
 """Why a provider's filter ended a reply, in OpenAI's words and in Zhipu's."""
-_NAME = frozenset(string.ascii_letters + string.digits + "_-")
 _MOST_REFUSALS = 16
 """Most requests in a row of which a server refuses something that is then left out."""
 Part = str | Mapping[str, Any]
@@ -305,13 +303,8 @@ def _called(calls: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
         if not isinstance(id, str) or not id or id in called:
             id = new_id()
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-        called[id] = Call(id, _named(function.get("name")), text)
+        called[id] = Call(id, plain_name(str(function.get("name"))), text)
     return tuple(called.values())
-
-
-def _named(name: Any) -> str:
-    """The name of a call without what models write before and after it, in letters that providers take back."""
-    return "".join(c if c in _NAME else "_" for c in plain_name(str(name)))[:64] or "unknown"
 
 
 def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:

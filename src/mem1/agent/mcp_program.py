@@ -101,7 +101,7 @@ async def program(
                 if len(line) > longest:
                     complaint.ended = f"it wrote a message of more than {longest:,} bytes"
                     break
-                asyncio.run_coroutine_threadsafe(to_client.send(read_message(line)), loop).result()
+                asyncio.run_coroutine_threadsafe(to_client.send(read_message(mended(line))), loop).result()
         complaint.end()
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(to_client.close)
@@ -137,12 +137,13 @@ async def program(
 
 
 def read_message(line: bytes) -> Any:
-    """A message, or why it is none; what answers a request, but cannot be read, is an error of that request."""
+    """A message, which is `mended`, or why it is none; what answers a request, but cannot be read, is an error of that
+    request."""
     import mcp_types
     from mcp.shared.message import SessionMessage
 
     try:
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(mended(line), by_name=False))
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
         told = error_for(line, "its answer cannot be read as JSON") if line.lstrip().startswith(b"{") else None
         return error if told is None else told

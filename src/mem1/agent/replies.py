@@ -61,7 +61,7 @@ def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
     # a call that was cut off before its arguments would be made without them
     if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
-    found = calls_in(text, tools)
+    found = calls_in(text, {name: tool.arguments for name, tool in tools.items()})
     if found.calls:
         calls = [_call(call, tools) for call in found.calls]
         declared = [_declared(call) for call in calls]

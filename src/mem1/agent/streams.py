@@ -331,6 +331,8 @@ class _Calls:
         """The latest call with an id."""
         self._by_index: dict[int, _Call] = {}
         """The latest call with an index."""
+        self._by_name: dict[tuple[int, str], _Call] = {}
+        """The latest call with an index and a name."""
         self._together: list[_Call] = []
         """Those that began in one chunk, the last in which any did."""
 
@@ -366,6 +368,8 @@ class _Calls:
             call.add(part, id, name, arguments)
             if name:
                 named.append(call)
+                if index is not None:
+                    self._by_name[index, name] = call
             if id:
                 self._by_id[id] = call
             if index is not None:
@@ -379,7 +383,8 @@ class _Calls:
             if known is not None and (known.index == index or not name):
                 return known
             if index in self._by_index or name:
-                return self._by_index.get(index)
+                begun = self._by_name.get((index, name)) if name and not id else None
+                return begun if begun is not None and begun.started and not begun.closed else self._by_index.get(index)
             found = self._calls[index] if 0 <= index < len(self._calls) else None
             return found if found is not None and found.index is None else None
         if known is not None or not self._calls:

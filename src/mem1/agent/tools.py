@@ -15,7 +15,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,11 @@ class Tool:
         object.__setattr__(self, "_accepted", accepted(self.parameters))
         if not NAME.fullmatch(self.name):
             raise UserError(f"{self.name!r:.80} cannot name a tool; providers take up to 64 of A-Z a-z 0-9 _ -")
+
+    @property
+    def arguments(self) -> Collection[str]:
+        """Names of its arguments, as the model is told them."""
+        return self._accepted.schema["properties"].keys()
 
     @property
     def declared(self) -> dict[str, Any]:

@@ -34,9 +34,9 @@ from mem1.cache import cache_folder, open_cached
 from mem1.configuration import fingerprint
 from mem1.configuration.model import plain
 from mem1.envs.base import Environment, TaskSource
-from mem1.envs.hub_corpus import local_corpus
+from mem1.envs.hub_corpus import check_corpus, local_corpus
 from mem1.envs.search import SearchEnvironment
-from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, must_exist, passage_texts
+from mem1.envs.tasks import QUESTION_TOKENS, TOKENS_PER_WORD, QuestionTasks, TextSizes, passage_texts
 from mem1.errors import UserError, printable
 from mem1.interrupts import stopped_while
 from mem1.lock import alone_in
@@ -61,7 +61,6 @@ from mem1.tasks.compose import (
     compose_dependent,
 )
 from mem1.tasks.datasets import read_questions
-from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.prompts import PromptChoice, TaskTemplate
 
 if TYPE_CHECKING:
@@ -304,10 +303,7 @@ class ClozeTasks(QuestionTasks):
         return passage_texts(self.folder().index().passages)
 
     def check_tasks(self) -> str:
-        if self.corpus.startswith(PREFIX):
-            return f"{self.corpus}; it is fetched, and its clozes are made, when the run begins"
-        must_exist(self.corpus, "tasks.corpus", "give documents of your own by corpus=FOLDER")
-        return f"{self.corpus}; its clozes are made or read when the run begins"
+        return check_corpus(self.corpus, "give documents of your own by corpus=FOLDER", "its clozes are made or read")
 
     def text_sizes(self, objectives: int) -> TextSizes:
         words = self.top_k * self.snippet_words

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mem1.cache import cache_folder, open_cached
+from mem1.envs.tasks import must_exist
 from mem1.errors import UserError, printable
 from mem1.records import Passage
 from mem1.retrieval.corpus import PASSAGES, passage_of
@@ -21,6 +22,17 @@ from mem1.retrieval.index_files import read_folder, save_folder
 from mem1.tasks.datasets.files import PREFIX, hub_records, peek
 from mem1.tasks.datasets.own import write_passages
 from mem1.tasks.datasets.reading import read_dataset
+
+
+def check_corpus(corpus: str, otherwise: str, then: str) -> str:
+    """What a check of a run says of a corpus. Raises UserError, which goes on with `otherwise`, where it is missing.
+
+    check_corpus("notes", "give a folder", "its index is built")    "notes; its index is built when the run begins"
+    """
+    if corpus.startswith(PREFIX):
+        return f"{corpus}; it is fetched, and {then} when the run begins"
+    must_exist(corpus, "tasks.corpus", otherwise)
+    return f"{corpus}; {then} when the run begins"
 
 
 def local_corpus(corpus: str) -> str:

@@ -22,14 +22,13 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
-from mem1.envs.hub_corpus import local_corpus
+from mem1.envs.hub_corpus import check_corpus, local_corpus
 from mem1.envs.tasks import (
     PROMPT_TOKENS,
     QUESTION_TOKENS,
     TOKENS_PER_WORD,
     QuestionTasks,
     TextSizes,
-    must_exist,
     passage_texts,
 )
 from mem1.errors import UserError
@@ -52,7 +51,6 @@ from mem1.tasks.compose import (
     marked,
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
-from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import PromptChoice, TaskTemplate
@@ -369,11 +367,9 @@ class MultihopTasks(QuestionFiles):
         return [style.shown([passage]) for passage in first_passages(self.corpus, _SHOWN)]
 
     def check_search(self) -> str:
-        if self.corpus is not None and self.corpus.startswith(PREFIX):
-            return f"{self.corpus}; it is fetched when the run begins"
         if self.corpus is not None:
-            must_exist(self.corpus, "tasks.corpus", "give a file of passages, or the folder of an index")
-            return f"{self.corpus}; its index is built or opened when the run begins"
+            otherwise = "give a file of passages, or the folder of an index"
+            return check_corpus(self.corpus, otherwise, "its index is built or opened")
         if isinstance(self.retriever, str):
             return f"{self.retriever}; it is made when the run begins"
         assert self.retriever is not None

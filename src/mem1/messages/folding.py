@@ -189,7 +189,7 @@ def state_in(reply: Any, form: Form) -> tuple[str, str]:
     calls = [call.name for part in parts if isinstance(part, Exchange) for call in part.calls]
     if calls:
         return "", f"a call of {calls[0]}"
-    found = calls_in("\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip(), ())
+    found = calls_in("\n".join(said(part) for part in parts if isinstance(part, Exchange)).strip(), {})
     text = "" if found.broken else found.text
     return text, "" if text else "a call, written as text" if found.broken or found.calls else "an empty reply"
 

@@ -1,6 +1,6 @@
 """Calls of tools that a server without a parser for them leaves in a text, in `mem1.messages.text_styles`.
 
-    calls_in('<tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>', {"search"})
+    calls_in('<tool_call>{"name": "search", "arguments": {"query": "Oslo"}}</tool_call>', {"search": {"query"}})
     ->  Found(text="", calls=(TextCall("search", '{"query": "Oslo"}'),))
 
 A mark of a style counts at the beginning of a line and outside fenced blocks; inside a line, only before calls of tools
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
 from mem1.messages.text_styles import (
-    ENDS,
     FENCE,
     NAMES,
     STYLES,
@@ -34,6 +33,7 @@ from mem1.messages.text_styles import (
     unfenced,
     value_at,
 )
+from mem1.messages.thoughts import ENDS
 
 _MOST_CALLS = 128
 _LONGEST_MARK = 60
@@ -54,10 +54,10 @@ class Found:
     """Whether it has the mark of a call that cannot be read."""
 
 
-def calls_in(text: str, tools: Collection[str]) -> Found:
+def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
     """The calls in a text without thoughts. Never raises.
 
-    tools       names of the tools that there are
+    tools       names of the tools that there are, each with those of its parameters
     """
     starts = [at for style in STYLES if (at := _mark(text, style.opening)) >= 0]
     if starts:
@@ -95,7 +95,7 @@ def _marked(text: str, first: int) -> Found | None:
     except UNREADABLE:
         return None
     rest = text[end:]
-    for mark in ENDS:
+    for mark in ("</tool_call>", *ENDS):
         rest = rest.replace(mark, "")
     return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls))
 
@@ -142,7 +142,7 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
     return None
 
 
-def _framed(text: str, tools: Collection[str]) -> Found | None:
+def _framed(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
     """A text that ends with a call of a tool that there is, between marks of no known style; None: it does not.
 
     <tool_request>{"name": "search", "arguments": ...}</tool_request>   or   [tool call search] {"query": ...}
@@ -177,8 +177,9 @@ def _is_mark(text: str) -> bool:
     return not text or (len(text) <= _LONGEST_MARK and len(text.split()) <= 4 and (text[0] in "<[" or text[-1] in ">]"))
 
 
-def _in_tags(text: str, tools: Collection[str]) -> Found | None:
-    """A text that ends with <search><query>Oslo</query></search>; None: it does not."""
+def _in_tags(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
+    """A text that ends with <search><query>Oslo</query></search>; None: it does not, as with an answer in XML whose
+    elements are no parameters of the tool."""
     text = text.strip()
     name = text[text.rfind("</") + 2 : -1] if text.endswith(">") else ""
     begin = text.rfind(f"<{name}>")
@@ -188,7 +189,7 @@ def _in_tags(text: str, tools: Collection[str]) -> Found | None:
     while inside := inside.strip():
         key, _, rest = inside[1:].partition(">")
         value, closed, inside = rest.partition(f"</{key}>")
-        if not key.isidentifier() or not closed:
+        if key not in tools[name] or not closed:
             return None
         values[key] = value.strip("\r\n")
     return Found(

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _LONGEST = 20_000
 """Characters of a call in Python, whose parser is slow."""
 FENCE = "```"
+_NAME = frozenset(string.ascii_letters + string.digits + "_-")
 
 
 class TextCall(NamedTuple):
@@ -38,10 +40,12 @@ class Style(NamedTuple):
 
 
 def plain_name(name: str) -> str:
-    """The name of a tool without what models write before and after it: "functions.search:0", "search<|channel|>"."""
+    """The name of a tool in letters that providers take back, without what models write before and after it:
+    "functions.search:0", "search<|channel|>", "default_api.search"."""
     name = name.strip().removeprefix("functions.").removeprefix("default_api.").removeprefix("default_api:")
     name = name.partition("<|")[0]
-    return name.rpartition(":")[0] if re.fullmatch(r"[\w.-]+:\d+", name) else name
+    name = name.rpartition(":")[0] if re.fullmatch(r"[\w.-]+:\d+", name) else name
+    return "".join(c if c in _NAME else "_" for c in name)[:64] or "unknown"
 
 
 def of_json(body: str) -> Iterator[TextCall]:
@@ -304,4 +308,3 @@ STYLES: Sequence[Style] = (
 Anthropic's manner; Llama 3; Mistral; DeepSeek; Kimi, also without its frame; LFM2 and Llama 4; Apertus; Gemma's two;
 DeepSeek V3.2 and V4; InternLM; Cohere; Nemotron; Granite and Phi; gpt-oss. An open list, the longer of two marks
 first."""
-ENDS = ("</tool_call>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<\uff5cend▁of▁sentence\uff5c>")

@@ -6,6 +6,8 @@
     without_thoughts("Oslo<|im_end|>")                          ->  "Oslo"
     without_thoughts("`<think>` opens a thought.")              ->  as it is
 
+`Speech` does the same for a text that comes in pieces.
+
 A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
 small letters count in any case. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with
 it and something follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
@@ -13,7 +15,7 @@ it and something follows; elsewhere, and with tags such as <reflection> or <reas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MARKS = (
@@ -43,7 +45,7 @@ _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE
 """What gpt-oss, Cohere and Sky write between a thought and the answer."""
 _OVER = ("<|END_RESPONSE|>", "<|end_of_solution|>")
 """And behind it."""
-_ENDS = (
+ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>"),
     *("<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
 )
@@ -76,9 +78,9 @@ def without_thoughts(text: str) -> str:
 
 def _ended(text: str) -> str:
     bare = text.rstrip()
-    if not bare.endswith(_ENDS) or (bare.endswith("</s>") and "<s>" in bare):
+    if not bare.endswith(ENDS) or (bare.endswith("</s>") and "<s>" in bare):
         return text
-    return bare.removesuffix(next(filter(bare.endswith, _ENDS))).rstrip()
+    return bare.removesuffix(next(filter(bare.endswith, ENDS))).rstrip()
 
 
 def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,3 +162,136 @@ def _begins_line(text: str, begin: int, at: int) -> bool:
     while at > begin and text[at - 1] in " \t\r":
         at -= 1
     return at == begin or text[at - 1] == "\n"
+
+
+def begins_inside(text: str) -> bool:
+    """Whether a text has the end of a thought that began in the prompt."""
+    small, said = _small(_ended(text)), _small(without_thoughts(text))
+    for opening, closing in MARKS:
+        opens, stop = small.find(opening.lower()), small.find(closing.lower())
+        if stop >= 0 and not 0 <= opens < stop and closing.lower() not in said:
+            return True
+    return False
+
+
+_LONGEST = max(len(mark) for marks in MARKS for mark in marks)
+
+
+class Speech:
+    """What is said of a text that comes in pieces; what may belong to a mark is held back until more has come.
+
+        [*map(speech.add, ("<thi", "nk>hm</think>Os", "lo<|im", "_end|>")), speech.rest()]      ["", "Os", "lo", "", ""]
+
+    Put together, it is `without_thoughts` of the whole; but of a thought that began in the prompt only the end is seen,
+    too late.
+
+    inside      the text begins in such a thought: nothing is said before its end, or the end of the text
+    """
+
+    def __init__(self, *, inside: bool = False) -> None:
+        self._held, self._small, self._at = "", "", 0
+        """What may belong to a mark, from `_at` on; and its small letters."""
+        self._tail = ""
+        """What may belong to the token that ends the text, with the blanks before it."""
+        self._awaited = tuple(closing for _, closing in MARKS) if inside else ()
+        """One of these has to come before anything is said: up to there it is a thought."""
+        self._looked = 0
+        """Where what is held has not been searched for them."""
+        self._closing = ""
+        """The end of the thought that is coming."""
+        self._blank, self._begins_line, self._fences = True, True, 0
+        """Whether nothing but blanks was decided, whether a line begins, and fences so far."""
+        self._left_out = self._said = self._struck = self._over = False
+
+    def add(self, piece: str) -> str:
+        """What is said now."""
+        self._held, self._small = self._held[self._at :] + piece, self._small[self._at :] + _small(piece)
+        self._looked, self._at = max(0, self._looked - self._at), 0
+        decided = [self._tail]
+        while self._at < len(self._held) and (text := self._next()) is not None:
+            decided.append(text)
+        text = "".join(decided)
+        text = text.lstrip() if self._left_out and not self._said else text
+        last = text.rfind("<")
+        end = len(text[: last if last >= 0 and _may_end(text[last:]) else len(text)].rstrip())
+        self._tail, text = text[end:], text[:end]
+        self._said = self._said or bool(text)
+        self._struck = self._struck or "<s>" in text
+        return text
+
+    def rest(self) -> str:
+        """What is left when all has come."""
+        self._over = True
+        said = self.add("")
+        struck = "<s>" if self._struck else ""  # with which </s> is no token
+        tail = _ended(struck + self._tail).removeprefix(struck)
+        if self._left_out:
+            tail = tail.rstrip()
+            for mark in _OVER:
+                tail = tail.removesuffix(mark)
+        return said + tail
+
+    def _next(self) -> str | None:
+        """The next of what is held, without a thought that it begins with; None: more has to come."""
+        if self._closing or self._awaited:
+            return self._thought()
+        begin = self._at
+        if self._begins_line and not self._fences % 2:
+            while begin < len(self._held) and self._held[begin] in " \t\r":
+                begin += 1
+            for opening, closing in self._marks():
+                looked = (self._small if opening.islower() else self._held)[begin : begin + len(opening)]
+                if looked == opening:
+                    return self._begin(begin, opening, closing)
+                if opening.startswith(looked) and not self._over:
+                    return None
+        end = self._held.find("\n", self._at) + 1
+        self._begins_line = end > 0
+        text = self._held[self._at : end or len(self._held)]
+        if not end and not self._over:  # a fence may go on
+            ticks = len(text) - len(text.rstrip("`"))
+            text = text[: len(text) - ticks % len(_FENCE)]
+        self._at += len(text)
+        self._fences += text.count(_FENCE)
+        self._blank = self._blank and not text.strip()
+        return text or None
+
+    def _marks(self) -> Sequence[tuple[str, str]]:
+        """Beginnings that count here, with what ends each; "": it stands alone."""
+        if not self._blank or self._over:
+            return MARKS
+        return (*MARKS, *((mark, "") for mark in _FINAL)) if self._left_out else (*MARKS, _SCRATCHPAD)
+
+    def _begin(self, at: int, opening: str, closing: str) -> str:
+        if opening == _SCRATCHPAD[0]:  # a thought only if something follows
+            self._awaited, self._looked = (closing,), at
+            return ""
+        blanks, self._at = self._held[self._at : at], at + len(opening)
+        self._closing, self._looked, self._left_out = closing, self._at, True
+        return blanks
+
+    def _thought(self) -> str | None:
+        """Leaves out what has come of a thought."""
+        begin, ends = max(self._at, self._looked - _LONGEST), list[int]()
+        for mark in self._awaited or (self._closing,):
+            found = (self._small if mark.islower() else self._held).find(mark, begin)
+            if found >= 0:
+                ends.append(found + len(mark))
+        end = min(ends, default=0)
+        if end and (self._awaited != _SCRATCHPAD[1:] or not _may_end(self._held[end:])):
+            self._at, self._closing, self._awaited = end, "", ()
+            self._begins_line = self._left_out = True
+            return ""
+        if self._awaited and self._over:
+            self._awaited = ()
+            return ""
+        self._looked = end or len(self._held)
+        if self._closing:
+            self._at = max(self._at, self._looked - _LONGEST)
+        return None
+
+
+def _may_end(text: str) -> bool:
+    """Whether nothing follows but, as far as it has come, the token that ends a text, or one of HTML's with which
+    </s> is none."""
+    return any(mark.startswith(text.strip()) for mark in (*ENDS, *_OVER, "<s>"))

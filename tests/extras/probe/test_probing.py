@@ -15,7 +15,7 @@ from terminals import Terminal
 
 from mem1.errors import UserError
 from mem1.extras.probe.compactors import compactor_of, served, stand_in
-from mem1.extras.probe.packages import OTHERS
+from mem1.extras.probe.packages import OTHERS, conversation_in
 from mem1.extras.probe.probing import Calls, Probed, probe
 from mem1.extras.probe.transcripts import KINDS, Fact, Transcript, Verdict, make_transcript, read_transcripts, verdicts
 from mem1.messages import Bounds, check, fold
@@ -111,6 +111,19 @@ def test_deepagents_can_open_what_its_summary_has_lost():
     assert found.share(Verdict.RETAINED) > 0.3 and found.share(Verdict.RECOVERABLE) > 0 == found.share(Verdict.LOST)
 
 
+@pytest.mark.parametrize(
+    ("text", "conversation"),
+    [
+        ("You are a helpful AI assistant tasked with summarizing conversations. Be short.", ""),
+        ("Keep it short.\nMessages to summarize:\nHuman: Oslo rains.", "\nHuman: Oslo rains."),
+        ("Oslo rains.", "Oslo rains."),
+    ],
+)
+def test_of_a_packages_request_for_a_summary_the_conversation_is_told_apart(text: str, conversation: str):
+    assert conversation_in(text) == conversation
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
 def test_the_three_compactions_of_inspect():
     pytest.importorskip("inspect_ai")
     summary, edit, trim = (run(f"inspect-{kind}", make_transcript(0)) for kind in ("summary", "edit", "trim"))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from mem1.errors import UserError, suggestion
-from mem1.extras.probe.packages import OTHERS, REQUESTS
+from mem1.extras.probe.packages import OTHERS, conversation_in
 from mem1.extras.probe.probing import NOTE_WISH, Compactor, Ours, Replacing, Write
 from mem1.memory import STATE, memory_policy
 from mem1.memory.policies import POLICIES
@@ -32,8 +32,6 @@ from mem1.registry import load
 
 _SENTENCE = re.compile(r"^(?:- |Human: |AI: |Tool: )?([A-Z][^.!?\n]*(?:\.[^\s.][^.!?\n]*)*[.!?])", re.MULTILINE)
 _WORDS = re.compile(r"at most (\d+) words")
-_LANGCHAIN = "Messages to summarize:"
-"""Behind this, LangChain's request has the conversation; before it, instructions."""
 
 
 def stand_in(words: int) -> Write:
@@ -48,8 +46,8 @@ def stand_in(words: int) -> Write:
         sentences: dict[str, None] = {}
         for message in messages:
             text = texts(message.get("content"))
-            if message.get("role") != "system" and not text.startswith((ASK, NOTE_WISH, *REQUESTS)):
-                sentences |= dict.fromkeys(_SENTENCE.findall(text.partition(_LANGCHAIN)[2] or text))
+            if message.get("role") != "system" and not text.startswith((ASK, NOTE_WISH)):
+                sentences |= dict.fromkeys(_SENTENCE.findall(conversation_in(text)))
         kept: list[str] = []
         for sentence in reversed(sentences):
             left -= len(sentence.split())

@@ -29,8 +29,15 @@ _FROM = 4_000
 """Tokens of a conversation from which it is made shorter."""
 _KEPT = 4
 """Messages that stay whole, where a package asks for a number."""
-REQUESTS = ("You are a helpful AI assistant tasked with summarizing conversations.",)
-"""How requests begin that hold instructions alone, in messages of their own."""
+_INSTRUCTIONS = "You are a helpful AI assistant tasked with summarizing conversations."
+"""How Inspect's request for a summary begins, which holds instructions alone, in a message of its own."""
+_BEHIND = "Messages to summarize:"
+"""Behind this, LangChain's request has the conversation; before it, instructions."""
+
+
+def conversation_in(text: str) -> str:
+    """What a package's request for a summary has of the conversation; of any other text all of it."""
+    return "" if text.startswith(_INSTRUCTIONS) else text.partition(_BEHIND)[2] or text
 
 
 def _langchain(write: Write | None) -> Compactor:
@@ -172,13 +179,12 @@ def _inspect(kind: str, write: Write | None) -> Compactor:
     model.api.count_text_tokens = counted  # as all tokens of a probe; Inspect's own count needs a download
     own: list[Any] = []
     handlers: list[Any] = []
-    loop = asyncio.new_event_loop()
 
     def shown(messages: Sequence[Message]) -> list[Message]:
         own.extend(_inspect_message(message, first=not handlers) for message in messages[len(own) :])
         if not handlers:
             handlers.append(compaction(strategies[kind](threshold=_FROM, memory=False), list(own), model=model))
-        sent, _ = loop.run_until_complete(handlers[0].compact_input(own))
+        sent, _ = asyncio.run(handlers[0].compact_input(own))
         return [KIND.read(message) for message in sent]
 
     return Tracking(f"inspect {kind}", shown)
