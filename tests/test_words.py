@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tongues import TONGUES, people
 
-from mem1.memory.word_index import WordIndex
+from mem1.memory.recall import WordIndex
 from mem1.records import Passage
 from mem1.retrieval import BM25
 from mem1.words import words_of

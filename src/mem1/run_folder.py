@@ -6,7 +6,7 @@
                              [sft] was given, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
-        warnings.jsonl       see `training/monitoring/watch.py`
+        warnings.jsonl       see `training/monitoring/run_warnings.py`
         tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout; other writers: writers.py
         trajectories/        see `training/runs/kept_attempts.py`
         best/                see `training/monitoring/validation.py`

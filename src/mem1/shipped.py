@@ -56,9 +56,9 @@ SHIPPED: Mapping[str, Mapping[str, str] | str] = {
     "search_api": "mem1.retrieval.web.search:APIS",
     "writer": {
         "tensorboard": "mem1.training.monitoring.writers:TensorBoard",
-        "wandb": "mem1.training.monitoring.services:Wandb",
-        "trackio": "mem1.training.monitoring.services:Trackio",
-        "mlflow": "mem1.training.monitoring.services:MLflow",
+        "wandb": "mem1.training.monitoring.writers:Wandb",
+        "trackio": "mem1.training.monitoring.writers:Trackio",
+        "mlflow": "mem1.training.monitoring.writers:MLflow",
     },
     "document": "mem1.retrieval.documents:READERS",
 }

@@ -34,8 +34,8 @@ from openai import AsyncOpenAI, OpenAI
 
 from mem1.dialogue import NativeDialogue
 from mem1.endpoint.client import act
-from mem1.endpoint.config import AgentConfig
 from mem1.endpoint.rollout import AgentRollout
+from mem1.endpoint.runs import AgentConfig
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.local import LocalEngine
 from mem1.packing import pack

@@ -13,10 +13,9 @@ from endpoints import CALL, END, chat_of, letters
 from worlds import task
 
 from mem1.endpoint.chat_api import ChatRequest
-from mem1.endpoint.recording import OVER, Bounds, Pending, Recording, Refused
+from mem1.endpoint.recording import OVER, Bounds, Pending, Recording, Refused, key_of
 from mem1.endpoint.rollout import _ending
 from mem1.endpoint.runs import Returned, _read_line
-from mem1.endpoint.samples import key_of
 from mem1.endpoint.sampling import Closed, JoinedCalls, Row
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_messages import ChatMessages

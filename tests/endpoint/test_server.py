@@ -16,8 +16,7 @@ from endpoints import CALL, END, SEARCH, Attempt, Says, attempt, chat_of, in_ord
 from servers import wait_for
 from worlds import CODEC, replay
 
-from mem1.endpoint.recording import Bounds
-from mem1.endpoint.samples import key_of
+from mem1.endpoint.recording import Bounds, key_of
 from mem1.endpoint.server import Endpoint
 from mem1.engines.base import Completion, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from worlds import SAMPLING, SMALL, replay, shelf, task
 
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
-from mem1.endpoint.samples import encoded
+from mem1.endpoint.recording import encoded
 from mem1.engines.base import Engine, Script, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages, Sampled
 from mem1.engines.chat_template import ChatTemplate

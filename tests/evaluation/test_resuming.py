@@ -10,7 +10,7 @@ import pytest
 from servers import wait_for
 
 from mem1.errors import UserError
-from mem1.evaluation.resuming import attempt_all, chunks, missing
+from mem1.evaluation.store import attempt_all, chunks, missing
 from mem1.interrupts import Interrupted
 
 

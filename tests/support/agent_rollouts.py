@@ -7,8 +7,8 @@ from typing import Any
 from worlds import CODEC, SAMPLING, shelf, task
 
 from mem1.dialogue import NativeDialogue
-from mem1.endpoint.config import AgentConfig
 from mem1.endpoint.rollout import AgentRollout
+from mem1.endpoint.runs import AgentConfig
 from mem1.engines.base import Engine, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages
 from mem1.envs.base import Environment, Observation, Outcome

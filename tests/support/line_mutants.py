@@ -610,7 +610,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("sums.loss / max(self.updates, 1)", "sums.loss"),
         ("sum(sample.capped for sample in samples) / tokens", "sum(sample.capped for sample in samples)"),
     ),
-    ("training/monitoring/attempt_metrics.py", RL): (
+    ("training/monitoring/validation.py", RL): (
         ("scorable = [t for t in trajectories if t.ended.scorable]", "scorable = list(trajectories)"),
     ),
     ("training/train.py", ("training/test_train.py",)): (("record >= reward", "record > reward"),),
@@ -701,7 +701,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('asked.strip().rstrip(":").lower(), ', ""),
         (", read_note(asked).key.lower()", ""),
     ),
-    ("memory/word_index.py", ("memory/test_recall.py", "memory/test_contexts.py")): (
+    ("memory/recall.py", ("memory/test_recall.py", "memory/test_contexts.py")): (
         (' or [""]', ""),
         (" if word in self._known]", "]"),
     ),
@@ -789,16 +789,14 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("planning/attempts.py", ("memory/test_belief.py",)): (
         ("            turns.append(_summary(", "            _ = (_summary("),
     ),
-    ("dialogue/tagged.py", ("training/test_verify.py",)): (("        if tags.thought:", "        if False:"),),
-    ("dialogue/tagged.py", ("test_rollout.py",)): (
+    ("dialogue.py", ("training/test_verify.py",)): (("        if tags.thought:", "        if False:"),),
+    ("dialogue.py", ("test_rollout.py",)): (
         ("{r: (max(a - len(opening), 0), b - len(opening)) for", "{r: (a, b) for"),
         ("b - len(opening)) for", "b) for"),
         ("parsed = parse(opening + text, self.tags)", "parsed = parse(text, self.tags)"),
-    ),
-    ("dialogue/base.py", ("test_rollout.py",)): (
         ("        prefilled=requested is not None,", "        prefilled=False,"),
     ),
-    ("dialogue/native.py", ("dialogue/test_native.py",)): (
+    ("dialogue.py", ("dialogue/test_native.py",)): (
         ("return () if self._keeping else self.messages.opened_ids", "return self.messages.opened_ids"),
         ("if not text.endswith(self.stop_strings):", "if False:"),
         ("if len(wanted) == 1 and not wanted[0].error:", "if len(wanted) == 1:"),
@@ -1028,8 +1026,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("min(self.bounds.completion, request.most_tokens or self.bounds.completion)", "self.bounds.completion"),
         ("self._sampled(asked, request, action=SUMMARY)", "self._sampled(asked, request)"),
         ("            self.over = True\n            numbers", "            numbers"),
-    ),
-    ("endpoint/samples.py", ("endpoint/test_recording.py",)): (
         (
             'return str(call.get("id")), str(function.get("name")), str(arguments)',
             'return "", str(function.get("name")), str(arguments)',

@@ -40,7 +40,7 @@ from mem1.rollout import Budget, Rollout
 from mem1.run_folder import read_metrics
 from mem1.training import rl
 from mem1.training.gradients.samples import sampled_by
-from mem1.training.monitoring.attempt_metrics import rollout_metrics
+from mem1.training.monitoring.validation import rollout_metrics
 from mem1.training.rl import staleness
 from mem1.training.sampling.group_sampling import Cancelled, GroupSampler, RolloutPrefetcher
 from mem1.training.sampling.weight_sync import WeightSync

@@ -11,13 +11,21 @@ import pytest
 
 import mem1
 from mem1.evaluation.report.run_folders import write_run_report
+from mem1.recipe.evaluation import RuleName, RunWarnings
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
-from mem1.recipe.run_warnings import RuleName, RunWarnings
 from mem1.run_folder import read_metrics
 from mem1.training.monitoring.metrics_log import MetricsLog
-from mem1.training.monitoring.run_warnings import RULES, Circumstances, Finding, Row, found
-from mem1.training.monitoring.watch import Watch, circumstances, phase_of
+from mem1.training.monitoring.run_warnings import (
+    RULES,
+    Circumstances,
+    Finding,
+    Row,
+    Watch,
+    circumstances,
+    found,
+    phase_of,
+)
 from mem1.training.train import Progress
 
 HEALTHY: Row = {

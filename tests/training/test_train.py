@@ -45,8 +45,7 @@ from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.run_folder import kept_steps, read_metrics
 from mem1.tasks.compose import Split
-from mem1.training.monitoring.attempt_metrics import attempt_metrics
-from mem1.training.monitoring.validation import BEST, Validation
+from mem1.training.monitoring.validation import BEST, Validation, attempt_metrics
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import export_checkpoint, latest_checkpoint
 from mem1.training.runs.kept_attempts import KeptAttempts

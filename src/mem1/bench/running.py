@@ -26,8 +26,7 @@ from mem1.bench.suites import Cell, Drawing, Drawn, Suite
 from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.viewer_data import Told
-from mem1.evaluation.resuming import attempt_all, chunks, missing
-from mem1.evaluation.store import other_settings
+from mem1.evaluation.store import attempt_all, chunks, missing, other_settings
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.lock import alone_in
 from mem1.net.spending import LimitReached

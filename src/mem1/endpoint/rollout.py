@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 
 from mem1.dialogue import NativeDialogue
-from mem1.endpoint.config import AgentConfig
 from mem1.endpoint.recording import Bounds, Recording
-from mem1.endpoint.runs import Returned, Runs
+from mem1.endpoint.runs import AgentConfig, Returned, Runs
 from mem1.endpoint.sampling import JoinedCalls, Row
 from mem1.endpoint.server import Endpoint
 from mem1.engines.base import Completion, Engine, Sampling

@@ -24,8 +24,7 @@ from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
-from mem1.evaluation.resuming import attempt_all, chunks, missing
-from mem1.evaluation.store import Recorded, read_attempts, write_row
+from mem1.evaluation.store import Recorded, attempt_all, chunks, missing, read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
 from mem1.lock import alone_in
 from mem1.recipe.evaluation import Evaluation

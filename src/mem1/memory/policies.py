@@ -37,8 +37,8 @@ from itertools import islice
 from typing import ClassVar
 
 from mem1.memory.notes import standing
+from mem1.memory.recall import WordIndex
 from mem1.memory.selection import STATE, E, Exchange, Kept, MemoryPolicy, Selection, keep
-from mem1.memory.word_index import WordIndex
 from mem1.protocol import NOTE, RECALL, SUMMARY, Filled
 
 

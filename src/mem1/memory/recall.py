@@ -15,9 +15,29 @@ from dataclasses import dataclass
 
 from mem1.memory.notes import read_note, standing
 from mem1.memory.selection import Kept, MemoryPolicy
-from mem1.memory.word_index import WordIndex
 from mem1.protocol import without_hint
 from mem1.records import Turn
+from mem1.words import words_of
+
+
+class WordIndex:
+    """A few texts that an attempt has seen or written, compared with a query by their words (`mem1.words`)."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        from mem1.lexical import bm25s
+
+        # BM25 needs at least one word, so a text without any gets the empty one
+        words = [words_of(text) or [""] for text in texts]
+        self._known = {word for of_one in words for word in of_one}
+        self._bm25 = bm25s.BM25()
+        self._bm25.index(words, show_progress=False)
+        self._size = len(words)
+
+    def scores(self, query: str) -> list[float]:
+        """The BM25 score of each text, in their order; 0 where it shares no word with the query."""
+        known = [word for word in words_of(query, asked=True) if word in self._known]
+        return self._bm25.get_scores(known).tolist() if known else [0.0] * self._size
+
 
 NOTHING = "Nothing that was shown or noted before and is no longer in sight fits."
 _HANDLE = re.compile(r"(?:turn\s+)?(\d{1,6})", re.IGNORECASE)

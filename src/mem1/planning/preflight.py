@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mem1.endpoint.config import MADE_BY, AgentConfig
+from mem1.endpoint.runs import MADE_BY, AgentConfig
 from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.engines.config import STAND_IN
 from mem1.envs.atlas import AtlasTasks

@@ -1,11 +1,13 @@
-"""`[evaluation]` and `[judge]` of a recipe: what is measured, and who judges beside exact match.
+"""`[evaluation]`, `[judge]` and `[warnings]` of a recipe: what is measured, and who judges beside exact match.
 
-[evaluation]                        [judge]
-objectives = [1, 2, 4]              url = "http://127.0.0.1:8000/v1"
-tasks = 100                         model = "qwen"
+[evaluation]                [judge]                                 [warnings]
+objectives = [1, 2, 4]      url = "http://127.0.0.1:8000/v1"        off = ["long_outputs"]
+tasks = 100                 model = "qwen"                          entropy = 0.05
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -43,3 +45,31 @@ class JudgeConfig(Config):
     """Base address of a server that speaks OpenAI's chat protocol; its key is read from MEM1_JUDGE_API_KEY."""
     model: str
     """The judge's name on the server."""
+
+
+RuleName = Literal[
+    "equal_rewards", "long_outputs", "cut_attempts", "malformed", "entropy", "sampler_trainer", "critic", "all"
+]
+
+
+class RunWarnings(Config):
+    """`[warnings]`: from where on `mem1 train` says that a run of [rl] goes wrong. Each is said once."""
+
+    off: tuple[RuleName, ...] = ()
+    """Warnings that are not wanted, by name; ["all"]: none."""
+    steps: int = Field(default=5, ge=1)
+    """Steps that must look wrong in a row, or over which the means are taken."""
+    equal_rewards: float = Field(default=0.05, ge=0, le=1)
+    """Largest share of groups with variance that is too low to learn from."""
+    long_outputs: float = Field(default=3.0, gt=1)
+    """Growth of the sampled tokens per turn, as a factor of those at the start of the phase."""
+    cut_attempts: float = Field(default=0.3, gt=0, le=1)
+    """Rise of the share of attempts that a limit of turns or tokens ended."""
+    malformed: float = Field(default=0.2, gt=0, le=1)
+    """Rise of the share of malformed turns."""
+    entropy: float = Field(default=0.1, gt=0, lt=1)
+    """Fall of the entropy, as a share of that at the start of the phase."""
+    sampler_trainer: float | None = Field(default=None, gt=0)
+    """Largest `sampler_trainer_mean` in nats. None: 0.001, or 0.1 where bfloat16 is involved."""
+    critic: float = Field(default=-0.1, lt=1)
+    """Explained variance of the returns at which a critic does harm; 0 is that of a constant."""

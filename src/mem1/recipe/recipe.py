@@ -18,14 +18,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_WORKERS, Seed
-from mem1.endpoint.config import AgentConfig
+from mem1.endpoint.runs import AgentConfig
 from mem1.engines.config import Engines, LocalModel
 from mem1.envs.tasks import Tasks
-from mem1.recipe.evaluation import Evaluation, JudgeConfig
+from mem1.recipe.evaluation import Evaluation, JudgeConfig, RunWarnings
 from mem1.recipe.model import Distributed, Lora, ModelConfig
 from mem1.recipe.protocol import FRAMED, TOOLS, Protocol, ProtocolChoice
 from mem1.recipe.rl import LocalRollouts, MemoryName, Rl, Rollouts
-from mem1.recipe.run_warnings import RunWarnings
 from mem1.recipe.supervised import Recall, Sft
 from mem1.registry import register
 from mem1.rollout import Budget

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1.dialogue import Dialogue, TagDialogue, turn_of
-from mem1.endpoint.config import MADE_BY
+from mem1.endpoint.runs import MADE_BY
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
 from mem1.protocol import MALFORMED, TAG_SETS, tagged

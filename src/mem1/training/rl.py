@@ -28,9 +28,8 @@ from mem1.rollout import RolloutPort
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, make_samples, minibatches, scorable_groups, versions
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
-from mem1.training.monitoring.attempt_metrics import mean, rollout_metrics
 from mem1.training.monitoring.metrics_log import Metrics
-from mem1.training.monitoring.validation import Validation, validation_metrics
+from mem1.training.monitoring.validation import Validation, mean, rollout_metrics, validation_metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, together, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.sampling.group_sampling import GroupSampler

@@ -40,8 +40,8 @@ from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
 from mem1.run_folder import METRICS, RunFolder, pin_model
 from mem1.training.monitoring.metrics_log import Metrics, MetricsLog
+from mem1.training.monitoring.run_warnings import Watch
 from mem1.training.monitoring.validation import BEST, BestPolicy, Validation
-from mem1.training.monitoring.watch import Watch
 from mem1.training.monitoring.writers import Writers, check_writers
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement, joined_for

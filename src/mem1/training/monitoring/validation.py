@@ -1,15 +1,17 @@
-"""Validation of a run on development tasks while it trains, and the best policy that it has seen.
+"""Metrics of attempts, validation of a run on development tasks while it trains, and the best policy that it has seen.
 
     every 10 steps      the policy attempts each development task once, greedily   ->   {"reward": 1.2, "em": 0.6, ...}
     runs/quick/best     the policy with the highest validation reward: a model folder, with step and reward in its
                         manifest.json
 
-The sampler is that of training; the tasks are the same at every validation, and none is of the final evaluation.
+The sampler is that of training; the tasks are the same at every validation, and none is of the final evaluation. Means
+are over the attempts whose tool and engine did not fail.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +23,75 @@ from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
 from mem1.envs.base import TaskSource
+from mem1.memory import memory_spans
 from mem1.policy.policy import Policy
-from mem1.protocol import Tags
+from mem1.protocol import ACT, ANSWER, MALFORMED, SEARCH, Tags
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rollouts import recipe_rollout
-from mem1.records import Task, Trajectory
+from mem1.records import Ended, Task, Trajectory, Turn
 from mem1.rollout import RolloutPort
 from mem1.tasks.compose import different
-from mem1.training.monitoring.attempt_metrics import attempt_metrics
+from mem1.training.checks import reencoded_share
+from mem1.training.gradients.samples import versions
 from mem1.training.monitoring.metrics_log import Metrics
+
+
+def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
+    """Metrics of behaviour and reward; None where no attempt could be scored."""
+    scorable = [t for t in trajectories if t.ended.scorable]
+    measured = dict.fromkeys(name for t in scorable for name in t.metrics)
+    endings = Counter(str(t.ended) for t in trajectories)
+    turns = [turn for t in scorable for turn in t.turns]
+    searches = [float(sum(turn.action == SEARCH for turn in t.turns)) for t in scorable]
+    memories = [spans for turn in turns if (spans := memory_spans(turn))]
+    shops = any(turn.action == ACT for turn in turns)
+    return {
+        "reward": mean([t.reward or 0.0 for t in scorable]),
+        **{name: mean([mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
+        "turns": mean([len(t.turns) for t in scorable]),
+        "peak_tokens": mean([max((turn.num_tokens for turn in t.turns), default=0) for t in scorable]),
+        "completion_tokens": mean([t.num_completion_tokens for t in scorable]),
+        **({} if shops else {"searches": mean(searches)}),
+        "valid_actions": mean([float(valid) for t in scorable for valid in _valid(t)]),
+        "malformed": mean([float(turn.action == MALFORMED) for turn in turns]),
+        "answer_tokens": mean([_length(turn, "action") for turn in turns if turn.action == ANSWER]),
+        "state_tokens": mean([float(sum(stop - start for start, stop in spans)) for spans in memories]),
+        "endings": {ending: float(number) for ending, number in sorted(endings.items())},
+    }
+
+
+def _valid(trajectory: Trajectory) -> list[bool]:
+    """Whether the action of each turn was carried out: not where it is malformed, or ended the attempt instead."""
+    if not trajectory.turns:
+        return []
+    stopped = trajectory.ended is Ended.BAD_TAGS or (
+        trajectory.ended is Ended.OUT_OF_TURNS and trajectory.turns[-1].action != ACT
+    )
+    valid = [turn.action != MALFORMED for turn in trajectory.turns]
+    return [*valid[:-1], valid[-1] and not stopped]
+
+
+def _length(turn: Turn, role: str) -> float:
+    """Tokens of a part of the completion, tags included."""
+    start, stop = turn.completion_spans.get(role, (0, 0))
+    return float(stop - start)
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
+    """`attempt_metrics`, with what matters to training on the attempts."""
+    versions_by_attempt = [{v for turn in t.turns for v, _ in versions(turn)} for t in trajectories if t.ended.scorable]
+    return {
+        **attempt_metrics(trajectories),
+        "reencoded_share": reencoded_share(trajectories),
+        "mixed_weights_share": mean([float(len(some) > 1) for some in versions_by_attempt]),
+    }
+
+
+def mean(numbers: Sequence[float]) -> float | None:
+    """None for no numbers."""
+    return sum(numbers) / len(numbers) if numbers else None
+
 
 BEST = "best"
 
