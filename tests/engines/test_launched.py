@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 from servers import wait_for
+from vllms import bare, environment
 
-from mem1.engines.launched import Launch, LaunchedVllm
+from mem1.engines.launched import GivenUp, Launch, LaunchedVllm
 from mem1.errors import UserError
 
 STAND_IN = """
@@ -40,16 +41,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter that finds a `vllm`, which is the script."""
-    room = tmp_path / "environment" / "vllm" / "entrypoints" / "openai"
-    room.mkdir(parents=True)
-    for folder in (room, room.parent, room.parent.parent):
-        (folder / "__init__.py").touch()
-    (room / "api_server.py").write_text(STAND_IN)
-    found = tmp_path / "environment" / "python"
-    found.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path / "environment"}" exec "{sys.executable}" "$@"\n')
-    found.chmod(0o755)
-    return str(found)
+    return environment(tmp_path, STAND_IN)
 
 
 def launched(python: str, folder: Path, *, on_gpu: bool = False, **options: object) -> LaunchedVllm:
@@ -111,21 +103,53 @@ def test_on_a_gpu_it_takes_its_share_and_may_sleep(python, tmp_path):
 
 
 @needs_proc
-def test_one_that_dies_is_started_again_at_another_address(python, tmp_path):
+def test_one_that_dies_is_started_again_at_another_address_three_times_and_its_last_words_are_told(
+    python, tmp_path, caplog
+):
     log = tmp_path / "vllm.log"
     with launched(python, tmp_path) as server:
         server.start(log)
-        (before,) = server.addresses()
+        seen = []
+        for start in (1, 2, 3, 4):
+            wait_for(lambda count=2 * start: len(numbers(log)) == count)
+            (url,) = server.addresses()
+            wait_for(lambda url=url: answers(url))
+            wait_for(lambda: not server.starting)
+            seen.append(url)
+            with pytest.raises(httpx.HTTPError):
+                httpx.get(url.removesuffix("/v1") + "/die")
+            wait_for(lambda: not any(map(runs, numbers(log))))
+            if start < 4:
+                wait_for(lambda count=start: len(caplog.messages) == count)
+                assert f"has ended with status 3; the end of {log}" in caplog.messages[-1]
+                assert f"it is started again, {start} of at most 3 times" in caplog.messages[-1]
+                assert f"worker {numbers(log)[-2]} of" in caplog.messages[-1]
+        assert len(set(seen)) == 4
+        wait_for(lambda: len(caplog.messages) == 4)
+        for asked in (server.addresses, lambda: server.starting):
+            with pytest.raises(GivenUp, match=r"(?s)status 3.*worker.*it was started again 3 times.*--resume"):
+                asked()
+    assert len(numbers(log)) == 8, "no fifth"
+
+
+@needs_proc
+def test_one_that_dies_while_others_have_its_gpu_is_started_again_once_it_is_needed(python, tmp_path, caplog):
+    log = tmp_path / "vllm.log"
+    with launched(python, tmp_path) as server:
+        server.start(log)
+        server.needed(False)
         with pytest.raises(httpx.HTTPError):
-            httpx.get(before.removesuffix("/v1") + "/die")
-        wait_for(lambda: len(numbers(log)) == 4)
-        (after,) = server.addresses()
-        assert after != before
-        wait_for(lambda: answers(after))
-        first, again = numbers(log)[:2], numbers(log)[2:]
-        wait_for(lambda: not any(map(runs, first)))
-        assert all(map(runs, again))
-    wait_for(lambda: not any(map(runs, again)))
+            httpx.get(server.addresses()[0].removesuffix("/v1") + "/die")
+        wait_for(lambda: len(caplog.messages) == 1)
+        time.sleep(0.5)
+        assert server.starting and len(numbers(log)) == 2
+        server.needed(True)
+        wait_for(lambda: not server.starting)
+        assert len(numbers(log)) == 4
+        server.needed(False)
+        os.kill(numbers(log)[-1], signal.SIGKILL)
+        wait_for(lambda: server.starting)
+    assert len(numbers(log)) == 4, "the end of the run does not wait for it"
 
 
 def answers(url: str) -> bool:
@@ -162,14 +186,6 @@ def test_without_vllm_or_without_the_interpreter_the_error_says_what_to_do(tmp_p
         Launch(python=bare(tmp_path)).check()
     with pytest.raises(UserError, match=r"rollout\.launch\.python: /nowhere/python cannot be run"):
         Launch(python="/nowhere/python").check()
-
-
-def bare(tmp_path: Path) -> str:
-    """An interpreter that finds no package."""
-    found = tmp_path / "bare"
-    found.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
-    found.chmod(0o755)
-    return str(found)
 
 
 @needs_proc

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from model_servers import COMPLETIONS, Model, content_with
+from model_servers import COMPLETIONS, Model
 from policies import SHAPE, assert_sampled_by, policy_server, tiny
 from precision import rounding
 from safetensors.torch import load_file
 from servers import CommandProcess, wait_for
-from sites import Site, as_json, site, status
+from sites import as_json, site, status
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllms import Vllm, posts
 from worlds import CODEC, SMALL, rollout, shelf, task
 
 from mem1.cli.eval import evaluate_policy
@@ -215,75 +216,6 @@ def write(path: Path, text: str) -> None:
     """Whole at once, as an editor does."""
     path.with_suffix(".new").write_text(text)
     os.replace(path.with_suffix(".new"), path)
-
-
-class Vllm:
-    """A server that answers as vLLM 0.32 does in its development mode: vllm/entrypoints/rl/online/api_router.py and
-    .../serve/dev/{rpc,cache,sleep,server_info}/api_router.py. `make test-vllm` tests the same with vLLM itself."""
-
-    def __init__(self, model: type[Model] = Model, *, without: tuple[str, ...] = (), device: str = "cuda") -> None:
-        self.version = "default"
-        self.model = model(CODEC, lambda _: "<IS> a </IS> <query> city </query>", vllm=True)
-        self.pages: dict[str, Callable[..., None]] = {
-            "/health": lambda handler: content_with(200, None)(handler),
-            "/pause": self._pause,
-            "/resume": self._resume,
-            "/collective_rpc": self._reload,
-            "/reset_prefix_cache": as_json({"success": True}),
-            "/server_info": as_json({"vllm_config": {"device_config": {"device": device}}}),
-            "/update_weight_version": self._set,
-            "/weight_info": lambda handler: as_json({"weight_version": self.version})(handler),
-            COMPLETIONS: self._complete,
-        }
-        self.awake = threading.Event()
-        """Cleared while it is paused: completions wait, as those that vLLM has not begun."""
-        self.awake.set()
-        self.waiting = 0
-        """Completions that have waited."""
-        self.asleep: set[str] = set()
-        """What --enable-sleep-mode has freed: weights, kv_cache."""
-        self.pages |= {
-            "/sleep": self._sleep,
-            "/wake_up": self._wake_up,
-            "/is_sleeping": lambda handler: as_json({"is_sleeping": bool(self.asleep)})(handler),
-        }
-        for path in without:
-            del self.pages[path]
-
-    def _pause(self, handler: Any) -> None:
-        self.awake.clear()
-        as_json({"status": "paused"})(handler)
-
-    def _resume(self, handler: Any) -> None:
-        self.awake.set()
-        as_json({"status": "resumed"})(handler)
-
-    def _sleep(self, handler: Any) -> None:
-        self.asleep = {"weights", "kv_cache"}
-        status(200)(handler)
-
-    def _wake_up(self, handler: Any) -> None:
-        self.asleep.discard(handler.path.partition("?tags=")[2])
-        status(200)(handler)
-
-    def _reload(self, handler: Any) -> None:
-        (status(500) if "weights" in self.asleep else as_json({"results": [None]}))(handler)
-
-    def _complete(self, handler: Any) -> None:
-        if self.asleep:
-            return status(500)(handler)
-        self.waiting += not self.awake.is_set()
-        assert self.awake.wait(60)
-        code, said = self.model.completion(json.loads(handler.body))
-        content_with(code, said)(handler)
-
-    def _set(self, handler: Any) -> None:
-        self.version = json.loads(handler.body)["new_version"]
-        as_json({"success": True, "new_version": self.version})(handler)
-
-
-def posts(running: Site) -> list[str]:
-    return [path for method, path, _, _ in running.asked if method == "POST"]
 
 
 class TestVllm:

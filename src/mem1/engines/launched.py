@@ -5,7 +5,7 @@
         server.addresses()                          ("http://127.0.0.1:41873/v1",)
 
 A server that died is started again at another address, so whoever asks it for completions knows that it has lost the
-weights that it was given.
+weights that it was given. After the last of these starts it has failed: `addresses` raises `GivenUp`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,17 @@ _LOOK_S = 0.2
 """Time between two looks at a server that starts."""
 _ENDS_S = 15.0
 """For a server to end by itself, before it is killed."""
+_RESTARTS = 3
+"""Most times that a server which has answered is started again."""
 _LINES, _KEPT = 12, 20_000
 """Last lines of its log that an error shows, and bytes of the log that are read for them."""
 _FOUND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
 _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables of torchrun, which vLLM would read as its own."""
+
+
+class GivenUp(UserError):
+    """A server cannot be started, or has ended too often."""
 
 
 class Launch(Config):
@@ -107,11 +113,16 @@ class LaunchedVllm:
         self._flags = ["--enable-prefix-caching", *(["--enable-sleep-mode"] if sleep else [])]
         self._flags += [] if on_gpu else ["--enforce-eager"]
         self._port = _free_port()
-        self._log: Path | None = None
+        self._log = Path()
         self._answered = threading.Event()
-        """Set while the current process answers, and for ever once there is none to come."""
+        """Set once the first process answers, or there is none to come."""
+        self._up = False
+        """Whether the current process has answered and has not ended."""
         self._failure = ""
         """Why there is none to come."""
+        self._needed = threading.Event()
+        """Set while one that has ended is to be started again."""
+        self._needed.set()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="mem1-vllm", daemon=True)
@@ -122,6 +133,7 @@ class LaunchedVllm:
     def __exit__(self, *_: object) -> None:
         """End the server and all that it has started."""
         self._closed.set()
+        self._needed.set()
         if self._process is not None:
             self._process.terminate()
         if self._thread.is_alive():
@@ -133,39 +145,64 @@ class LaunchedVllm:
         one once, and no update reaches its output then."""
         return not self.on_gpu
 
-    def addresses(self) -> tuple[str, ...]:
-        """Its base address. Raises UserError where it could not be started."""
+    @property
+    def starting(self) -> bool:
+        """Whether it is on its way to answer. Raises GivenUp where it never will."""
         if self._failure:
-            raise UserError(self._failure)
+            raise GivenUp(self._failure)
+        return not self._up
+
+    def addresses(self) -> tuple[str, ...]:
+        """Its base address. Raises GivenUp where there is none to come."""
+        if self._failure:
+            raise GivenUp(self._failure)
         return (f"http://127.0.0.1:{self._port}/v1",)
+
+    def needed(self, needed: bool) -> None:
+        """Whether to start it again where it has ended: not while others have its GPU."""
+        (self._needed.set if needed else self._needed.clear)()
 
     def start(self, log_file: Path) -> None:
         """Start it, with its output added to `log_file`, and wait until it answers.
 
-        Raises UserError with the end of the log where it does not.
+        Raises UserError where there is no vLLM, GivenUp with the end of the log where it does not answer.
         """
         self._config.check()
         self._log = log_file
         self._thread.start()
         self._answered.wait()
-        if self._failure:
-            raise UserError(self._failure)
+        self.addresses()
 
     def _look_after(self) -> None:
         """Main loop of the thread that runs the server."""
         try:
-            while self._run() and not self._closed.is_set():
-                log.warning("vLLM has ended; it is started again")
-                self._port = _free_port()
+            for restarts in range(_RESTARTS + 1):
+                why = self._run()
+                self._up = False
+                if self._closed.is_set():
+                    return
+                why = f"vLLM {why}; the end of {self._log}:\n{_end_of(self._log)}"
+                if not self._answered.is_set():
+                    self._give_up(why)
+                    return
+                if restarts < _RESTARTS:
+                    log.warning("%s\nit is started again, %d of at most %d times", why, restarts + 1, _RESTARTS)
+                    self._needed.wait()
+                    if self._closed.is_set():
+                        return
+                    self._port = _free_port(besides=self._port)
+            self._give_up(f"{why}\nit was started again {_RESTARTS} times; continue with --resume")
         except OSError as error:
-            self._failure = f"vLLM cannot be started: {error}"
-            log.error("%s", self._failure)
+            self._give_up(f"vLLM cannot be started: {error}")
         finally:
             self._answered.set()  # nobody waits for a server that never comes
 
-    def _run(self) -> bool:
-        """Run the server until it ends; whether it is to be started again."""
-        assert self._log is not None
+    def _give_up(self, why: str) -> None:
+        self._failure = why
+        log.error("%s", why)
+
+    def _run(self) -> str:
+        """Run the server until it ends; returns how it did."""
         with self._log.open("ab") as written:
             process = subprocess.Popen(
                 self._command(), stdout=written, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -174,14 +211,13 @@ class LaunchedVllm:
         watcher = watch(process)
         self._process = process
         try:
-            why = self._starts(process)
-            if why and not self._closed.is_set():
-                self._failure = f"vLLM {why}; the end of {self._log}:\n{_end_of(self._log)}"
-                log.error("%s", self._failure)
+            if why := self._starts(process):
+                return why
+            self._up = True
             self._answered.set()
-            while not why and process.poll() is None and not self._closed.wait(_LOOK_S):
+            while process.poll() is None and not self._closed.wait(_LOOK_S):
                 pass
-            return not why
+            return f"has ended with status {process.returncode}"
         finally:
             _end(process)
             watcher.communicate(b".")
@@ -237,7 +273,8 @@ def _end_of(file: Path) -> str:
     return "\n".join([f"    {line}" for line in lines if line][-_LINES:])
 
 
-def _free_port() -> int:
+def _free_port(besides: int = 0) -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
+        found = bound.getsockname()[1]
+        return _free_port() if found == besides else found  # another one, as this one is still bound

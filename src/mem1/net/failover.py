@@ -92,8 +92,11 @@ class Retry:
 class Addresses:
     """The addresses of one service that runs several times. Thread-safe."""
 
-    def __init__(self, urls: Sequence[str], *, now: Callable[[], float]) -> None:
-        self._urls, self._now = tuple(urls), now
+    def __init__(
+        self, urls: Sequence[str], *, now: Callable[[], float], until_any: Callable[[], None] = lambda: None
+    ) -> None:
+        """`until_any` waits, before each request, for an address to be there; it may raise what ends the request."""
+        self._urls, self._now, self._until_any = tuple(urls), now, until_any
         self._turn = count()
         self._lock = threading.Lock()
         self._failures: dict[str, tuple[int, float]] = {}
@@ -108,6 +111,7 @@ class Addresses:
         Raises TryFailed naming all failures, which is for good only where every address has failed for good; status and
         detail are those of the first refusal.
         """
+        self._until_any()
         failures: list[TryFailed] = []
         for url in self.order():
             try:

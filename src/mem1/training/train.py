@@ -23,6 +23,7 @@ from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
 from mem1.engines.device import flushed_denormals
+from mem1.engines.launched import GivenUp
 from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
@@ -345,22 +346,30 @@ class _Run:
         self.placement.ranks.on_rank_zero(lambda: self.watch.begin(stage.name, before))
         saved = time.monotonic()
         for index in range(first, stage.steps):
-            done = index + self._taken(stage, index, before)
+            try:
+                done = index + self._taken(stage, index, before)
+            except GivenUp:
+                if stage.untouched and self.placement.ranks.size == 1:
+                    self._save(stage, number, index, before)
+                raise
             stopped = done == index or self.placement.ranks.any(self.stop.requested)
             with self.stop.unbroken():
                 due = time.monotonic() - saved >= 60 * self.config.checkpoint_minutes
                 due = self.placement.ranks.any(due) or done % self.config.checkpoint_every == 0
                 if stopped or done == stage.steps or due:
                     saved = time.monotonic()
-                    rows = self.placement.ranks.on_rank_zero(lambda step=before + done: self.log.digest(step))
-                    extra = {"stage": number, "done": done, "metrics": rows}
-                    members, belonging = stage.optimizers.members, self._belonging(stage)
-                    take = partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging)
-                    self.saves.save(take)
+                    self._save(stage, number, done, before)
             if stopped:
                 self.stop.breakable = False  # nothing that follows is worth breaking off
                 return done, True
         return stage.steps, False
+
+    def _save(self, stage: Stage, number: int, done: int, before: int) -> None:
+        """A checkpoint of the present state, after `done` steps of the stage."""
+        rows = self.placement.ranks.on_rank_zero(lambda: self.log.digest(before + done))
+        extra = {"stage": number, "done": done, "metrics": rows}
+        members, belonging = stage.optimizers.members, self._belonging(stage)
+        self.saves.save(partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging))
 
     def _taken(self, stage: Stage, index: int, before: int) -> bool:
         """Take a step and record it; False: it was broken off, and all is as it was before."""

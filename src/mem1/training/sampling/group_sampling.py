@@ -170,6 +170,8 @@ class GroupSampler:
             weights_version=drawn.version,
             progress=self._raise_if_closed,
         )
+        if self.sync is not None and not all(attempt.ended.scorable for attempt in made):
+            self.sync.check()  # an agent does not see why the model failed
         return [Group(trajectories=tuple(made[i : i + size])) for i in range(0, len(made), size)]
 
     def _raise_if_closed(self, _ended: Sequence[int] = ()) -> None:

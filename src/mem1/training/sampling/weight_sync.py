@@ -11,7 +11,8 @@ ranks train, rank 0 pushes a version that the servers lack while the others call
 
 One thread looks after the servers: it sends weights to those that have others (after a push, after a restart, when they
 have just joined) and takes those that do not answer out of use until they do. Servers may therefore be killed,
-restarted, added and removed while attempts are under way; requests to a dead server are retried on another one.
+restarted, added and removed while attempts are under way; requests to a dead server are retried on another one, and
+wait for that of the run itself to start again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from torch import nn
 
 from mem1.engines.codec import Codec
-from mem1.engines.launched import LaunchedVllm
+from mem1.engines.launched import GivenUp, LaunchedVllm
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import Servers, api_key
 from mem1.engines.weight_update import SPOKEN, PublishedWeights, ServerFailed, StaysAwake, VersionUnknown, WeightRoutes
@@ -42,6 +43,8 @@ _AT_ONCE = 32
 """Servers that are checked in parallel."""
 _PATIENCE_S = 5.0
 """Time a completion waits for the first server with new weights before it counts as a failed attempt."""
+_AGAIN_S = 0.2
+"""Longest time between two looks at whether the server of the run still starts."""
 _REST_S = 15.0
 """Time between two offers of the same weights to a server."""
 
@@ -72,7 +75,7 @@ class WeightSync:
             timeout_s=config.update_timeout_s,
             sleep=config.sleep,
         )
-        self._addresses = Addresses((), now=time.monotonic)
+        self._addresses = Addresses((), now=time.monotonic, until_any=self._await_start)
         server = config.model_server(self._addresses_now())
         self.engine = OpenAIEngine(
             Servers(server, addresses=self._addresses),
@@ -147,13 +150,15 @@ class WeightSync:
     def _offer(self, wanted: PublishedWeights) -> None:
         """Have all servers load these weights. Raises UserError where none loads them in time."""
         version = wanted.version
+        if self._launched is not None:
+            self._launched.needed(True)
         with self._changed:
             self._wanted, self._looked, self._asleep = wanted, None, False
             self._held.clear()
             self._addresses.use(())
             self._wake.set()
             self._changed.wait_for(lambda: self._looked is wanted)
-            if not self._changed.wait_for(lambda: bool(self._held), timeout=self._config.update_timeout_s):
+            if not self._has_server(within_s=self._config.update_timeout_s):
                 raise UserError(
                     f"no server took the weights of version {version} within {self._config.update_timeout_s:g} s: "
                     f"{'; '.join(self._refusals.values())}; {self._config.start_one}, and continue with --resume"
@@ -169,6 +174,8 @@ class WeightSync:
             self._asleep = True
             self._held.clear()
             self._addresses.use(())
+            if self._launched is not None:
+                self._launched.needed(False)
         for url in self._listed:
             try:
                 self._routes.sleep(url)
@@ -187,12 +194,34 @@ class WeightSync:
         """Whether the servers are no longer looked after."""
         return self._closed
 
+    def check(self) -> None:
+        """Raises GivenUp where the server of this run has failed for good."""
+        if self._launched is not None:
+            self._launched.addresses()
+
     def _version(self) -> int:
         """Version of the pushed weights; waits a while for the first server that has loaded them."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._held) or self._closed, timeout=_PATIENCE_S)
+            self._has_server(within_s=_PATIENCE_S)
             assert self._wanted is not None
             return self._wanted.version
+
+    def _await_start(self) -> None:
+        """Wait while the server of this run starts. Raises as `check` does."""
+        with self._changed:
+            self._has_server(within_s=0.0)
+
+    def _has_server(self, *, within_s: float) -> bool:
+        """Wait for a server with the pushed weights, or the end of the run; False: there is none in time, which begins
+        once the server of this run has started. Raises as `check` does. The caller holds `_changed`."""
+        ends = time.monotonic() + within_s
+        while not (self._held or self._closed):
+            if self._launched is not None and self._launched.starting:
+                ends = time.monotonic() + within_s
+            elif time.monotonic() >= ends:
+                return False
+            self._changed.wait(min(self._config.poll_s, _AGAIN_S))
+        return True
 
     def _look_after(self) -> None:
         """Main loop of the thread that looks after the servers."""
@@ -215,6 +244,8 @@ class WeightSync:
     def _look_at_all(self, wanted: PublishedWeights) -> None:
         try:
             self._listed = self._addresses_now()
+        except GivenUp:
+            self._listed = ()  # whoever waits for it is told why
         except UserError as error:
             log.warning("%s; continuing with the previous servers", error)
         with self._changed:
