@@ -3,7 +3,7 @@
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
         resolved.json        command, fingerprint of the configuration, versions, devices, commit of the model, what
-                             [sft] was given, starts
+                             [sft] was given, what sampled, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         warnings.jsonl       see `training/monitoring/run_warnings.py`
@@ -120,6 +120,10 @@ class RunFolder:
         """Record how the policy speaks."""
         self._note("protocol", dict(protocol))
 
+    def note_sampler(self, engine: str) -> None:
+        """Record the engine of [rollout], which `sampled_by` reads."""
+        self._note("rollout", engine)
+
     def note_model(self, name: str | None) -> None:
         """Record the commit of the model with this id, which `pin_model` reads; nothing for other models."""
         hub = None if name is None else hub_name(name)
@@ -160,6 +164,11 @@ def pin_model(run: Path) -> None:
     hub = hub_name(model.get("name", ""))
     if hub is not None and model.get("commit"):
         hub.pin(model["commit"])
+
+
+def sampled_by(run: Path) -> str | None:
+    """The engine of [rollout] with which the run in a folder was last started; None: there is no run."""
+    return _read_resolved(run).get("rollout")
 
 
 def _read_resolved(run: Path) -> dict[str, Any]:

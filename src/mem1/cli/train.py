@@ -82,12 +82,13 @@ def command(
 
     if resume:
         pin_model(folder)
+    here = machine(invocation) or Machine.here()
+    config = _with_sampler(config, folder, here, resume=resume)
     if dry:
         _dry_run(config, folder, as_json=as_json)
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    here = machine(invocation) or Machine.here()
     config = fitted(config, here)
     with joined_for(config, here) as ranks:
         console.quiet = ranks.rank > 0
@@ -134,6 +135,21 @@ def _resume(command: Sequence[str], run: Path) -> str:
     if (run / "config.toml").is_file():
         return f"resume with: {shlex.join([*command, '--resume'])}"
     return f"begin again with: {shlex.join(command)}"
+
+
+def _with_sampler(config: Recipe, folder: Path, here: Machine, *, resume: bool) -> Recipe:
+    """The recipe with what `rollout.engine = "auto"` means here, which is said."""
+    from mem1.training.ranks.processes import own_device, world
+    from mem1.training.sampling.automatic import decided
+
+    if config.rollout.engine != "auto":
+        return config
+    rank, ranks = world()
+    device = own_device(config.model.device, here)
+    config, chosen = decided(config, folder, device=device, processes=ranks, resume=resume)
+    if rank == 0:
+        say(chosen)
+    return config
 
 
 def fitted(config: Recipe, here: Machine) -> Recipe:

@@ -121,7 +121,7 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _staleness_needs_servers(self) -> Recipe:
-        if self.rl is not None and self.rl.max_staleness and self.rollout.engine == "local":
+        if self.rl is not None and self.rl.max_staleness and self.rollout.engine != "servers":
             raise ValueError(
                 f"rl.max_staleness = {self.rl.max_staleness} needs servers that sample while this process trains: give "
                 '[rollout] engine = "servers", and start mem1 serve-policy; or set max_staleness to 0'

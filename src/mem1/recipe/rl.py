@@ -10,6 +10,7 @@
     servers = ["http://127.0.0.1:8001", "http://127.0.0.1:8002"]
     weights_folder = "runs/weights"
     # kind = "vllm", launch = {}      instead of servers: the run starts vLLM itself, and ends it
+    # engine = "auto"                 alone: that, on a GPU with vLLM; elsewhere "local"
 
 The keys of `[rl.algorithm]` are those of the algorithm that it names (`mem1.algorithms`); all others are common to all.
 """
@@ -156,6 +157,17 @@ class LocalRollouts(Config):
     engine: Literal["local"] = "local"
 
 
+class AutoRollouts(Config):
+    """vLLM that the run starts on the trainer's own GPU, if it is installed there; else as "local"."""
+
+    engine: Literal["auto"] = "auto"
+    launch: Launch = Launch()
+
+    def served(self, weights_folder: str) -> ServerRollouts:
+        """What it means with that vLLM, which sleeps while the trainer trains."""
+        return ServerRollouts(kind="vllm", launch=self.launch, weights_folder=weights_folder, sleep=True)
+
+
 class ServerRollouts(Config):
     """Policy servers; each step pushes its weights to them before it samples."""
 
@@ -255,4 +267,4 @@ class ServerRollouts(Config):
         )
 
 
-Rollouts = Annotated[LocalRollouts | ServerRollouts, Field(discriminator="engine")]
+Rollouts = Annotated[LocalRollouts | ServerRollouts | AutoRollouts, Field(discriminator="engine")]

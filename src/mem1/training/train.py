@@ -52,6 +52,7 @@ from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
 from mem1.training.runs.kept_attempts import KeptAttempts
 from mem1.training.runs.snapshot import Snapshot
+from mem1.training.sampling.automatic import decided
 from mem1.training.sampling.served import VLLM_LOG, weight_sync
 from mem1.training.sampling.weight_sync import WeightSync
 from mem1.training.supervised import RecallStage, SftStage, demonstrate
@@ -240,6 +241,9 @@ def train(
         with joined_for(config) as found:
             return train(config, out, command=command, resume=resume, on_step=on_step, on_saved=on_saved, ranks=found)
     check_writers(config.writers)
+    config, chosen = decided(config, out, device=ranks.device, processes=ranks.size, resume=resume)
+    if chosen:
+        log.info("%s", chosen)
     placement = Placement.of(config, ranks)
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
@@ -267,6 +271,7 @@ def train(
             folder.note_computed(placement.computed.record())
             folder.note_protocol(speaks.record())
             folder.note_model(config.model.path)
+            folder.note_sampler(config.rollout.engine)
             folder.note_start(after_step=reached["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())
@@ -283,9 +288,9 @@ def train(
         with (
             interruptible(notice, breakable=alone) as stop,
             BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
-            MetricsLog(out, writers) as log,
+            MetricsLog(out, writers) as rows,
         ):
-            run = _Run(config, folder, reached, policy, placement, saves, log, watch, on_step, stop)
+            run = _Run(config, folder, reached, policy, placement, saves, rows, watch, on_step, stop)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save_sealed(out / "policy")

@@ -51,7 +51,8 @@ def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterat
     on_gpu = torch.cuda.is_available()
     if rollout.sleep and not on_gpu:
         raise UserError(
-            "rollout.sleep = true is for a server on the trainer's own GPU, and there is none; leave it out"
+            "rollout.sleep = true is for a server on the trainer's own GPU, and there is none; leave it out, or set "
+            "rollout.engine = local"
         )
     folder, shape = Path(rollout.weights_folder) / "model", policy.model.config
     context = min(config.budget.context, getattr(shape, "max_position_embeddings", config.budget.context))
