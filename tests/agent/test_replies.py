@@ -13,6 +13,7 @@ from scripted import Script, calls, results, said
 import mem1
 from mem1.agent import Ending, Repeated
 from mem1.agent.replies import CUTS, TRIES
+from mem1.agent.tools import Tool
 from mem1.messages import check
 
 
@@ -53,6 +54,18 @@ def test_a_call_that_a_server_left_in_the_text_is_run():
     assert kept["content"] == "I look."
     assert json.loads(kept["tool_calls"][0]["function"]["arguments"]) == {"query": "Oslo", "most": 2}
     check(agent.messages)
+
+
+def test_values_under_names_that_had_to_change_for_the_model_get_their_types_too():
+    listed = Tool(
+        name="page",
+        description="A page.",
+        parameters={"type": "object", "properties": {"$top": {"type": "integer"}, "of": {"enum": [1, 2]}}},
+        call=lambda given: given,
+    )
+    texts = ["<page><top>3</top><of>2</of></page>", "<function=page><parameter=top>3</parameter></function>"]
+    agent = mem1.Agent(Script(*map(said, texts), said("ok")), tools=[listed], memory="full").run("go")
+    assert [json.loads(result) for result in results(agent)] == [{"$top": 3, "of": 2}, {"$top": 3}]
 
 
 def test_an_answer_in_xml_that_is_named_like_a_tool_is_the_answer_and_its_parameters_make_it_a_call():

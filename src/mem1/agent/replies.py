@@ -61,7 +61,7 @@ def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
     # a call that was cut off before its arguments would be made without them
     if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
-    found = calls_in(text, {name: tool.arguments for name, tool in tools.items()})
+    found = calls_in(text, {name: tool.told["properties"] for name, tool in tools.items()})
     if found.calls:
         calls = [_call(call, tools) for call in found.calls]
         declared = [_declared(call) for call in calls]
@@ -100,10 +100,10 @@ def _with(message: Mapping[str, Any], text: str, calls: Sequence[Mapping[str, An
 def _call(call: TextCall, tools: Mapping[str, Tool]) -> Call:
     arguments = call.arguments
     if not call.typed and (tool := tools.get(call.name)) is not None:
-        properties = tool.parameters.get("properties", {})
+        properties = tool.told["properties"]
         given = json.loads(arguments)
         if isinstance(given, str):
-            only = tool.parameters.get("required") or list(properties)
+            only = tool.told.get("required") or list(properties)
             given = {only[0]: given} if len(only) == 1 else {}
         values = {key: _typed(value, properties.get(key, {})) for key, value in given.items()}
         arguments = json.dumps(values, ensure_ascii=False)

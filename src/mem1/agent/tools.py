@@ -15,7 +15,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,15 +58,15 @@ class Tool:
             raise UserError(f"{self.name!r:.80} cannot name a tool; providers take up to 64 of A-Z a-z 0-9 _ -")
 
     @property
-    def arguments(self) -> Collection[str]:
-        """Names of its arguments, as the model is told them."""
-        return self._accepted.schema["properties"].keys()
+    def told(self) -> Mapping[str, Any]:
+        """The JSON schema of its arguments that the model is told, with `properties`."""
+        return self._accepted.schema
 
     @property
     def declared(self) -> dict[str, Any]:
         """As OpenAI's chat completions take it, within what all providers accept."""
         described = f"{self.description.strip() or self.name}\n{self._accepted.note}".strip()
-        parameters = dict(self._accepted.schema)
+        parameters = dict(self.told)
         if len(described) > _DESCRIPTION:  # the schema's description has no limit
             kept = _DESCRIPTION - len(_GOES_ON)
             described, rest = described[:kept] + _GOES_ON, described[kept:]

@@ -123,7 +123,9 @@ def test_of_a_packages_request_for_a_summary_the_conversation_is_told_apart(text
     assert conversation_in(text) == conversation
 
 
-@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning:inspect_ai"
+)
 def test_the_three_compactions_of_inspect():
     pytest.importorskip("inspect_ai")
     summary, edit, trim = (run(f"inspect-{kind}", make_transcript(0)) for kind in ("summary", "edit", "trim"))
