@@ -28,10 +28,9 @@ from mem1.configuration import plain
 from mem1.engines.device import flushed_denormals
 from mem1.policy.policy import make_policy
 from mem1.run_folder import kept_steps
-from mem1.training.monitoring.metrics_log import MetricsLog
+from mem1.training.monitoring.metrics_log import KeptAttempts, MetricsLog
 from mem1.training.monitoring.run_warnings import Watch
 from mem1.training.monitoring.writers import Writers, check_writers
-from mem1.training.runs.kept_attempts import KeptAttempts
 from mem1.training.train import make_stages
 
 STEPS = 28

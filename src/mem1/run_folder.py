@@ -8,7 +8,7 @@
         timings.jsonl        {"step": 1, "rollout": 1.4}
         warnings.jsonl       see `training/monitoring/run_warnings.py`
         tensorboard/         tags reward, endings/answered, endings/bad_tags, timings/rollout; other writers: writers.py
-        trajectories/        see `training/runs/kept_attempts.py`
+        trajectories/        see `training/monitoring/metrics_log.py`
         best/                see `training/monitoring/validation.py`
         checkpoints/         see `training/runs/checkpoint.py`
 

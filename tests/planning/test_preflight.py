@@ -19,7 +19,7 @@ from mem1.planning.models import known, small
 from mem1.planning.plan import Steps, make_plan
 from mem1.planning.preflight import checks, rehearse
 from mem1.planning.steps import Measured
-from mem1.policy.gguf_files import SMOLLM2
+from mem1.policy.folders import SMOLLM2
 from mem1.recipe.recipe import Recipe
 from mem1.registry import register
 from mem1.retrieval import BM25

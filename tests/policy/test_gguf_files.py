@@ -22,9 +22,8 @@ from mem1.configuration import read_toml
 from mem1.engines.chat_template import template_text
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.policy.folders import policy_folder
+from mem1.policy.folders import _plain_folder, gguf_in, policy_folder, smollm2
 from mem1.policy.gguf_export import GgufType, write_gguf
-from mem1.policy.gguf_files import _plain_folder, gguf_in, smollm2
 from mem1.policy.policy import load_policy
 
 GGUFReader: Any = pytest.importorskip("gguf").GGUFReader

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
-from mem1.policy.gguf_files import split_by
+from mem1.policy.folders import split_by
 
 TEXTS = (
     "In 1984, 3.14159 people\n\n  left\tthe 2nd house.\r\nDon't they'll 100,000",

@@ -45,10 +45,10 @@ from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.run_folder import kept_steps, read_metrics
 from mem1.tasks.compose import Split
+from mem1.training.monitoring.metrics_log import KeptAttempts
 from mem1.training.monitoring.validation import BEST, Validation, attempt_metrics
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import export_checkpoint, latest_checkpoint
-from mem1.training.runs.kept_attempts import KeptAttempts
 from mem1.training.supervised import SftStage, demonstrate
 from mem1.training.train import Finished, Progress, make_rollout, train
 from mem1.trajectory_files import read_trajectories

