@@ -49,7 +49,7 @@ class AgentRollout(RolloutParts):
     _slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises UserError where there is no such agent, or packages are missing."""
+        """Raises UserError where there is no such agent."""
         Endpoint.here()
         object.__setattr__(self, "runs", self.agent.runs())
         object.__setattr__(self, "_slots", BoundedSemaphore(self.agent.concurrency))

@@ -11,8 +11,6 @@ errors are in OpenAI's form, on one line, and tell clients not to try again:
     404     no attempt has this address
     409     the attempt is over
     503     the engine failed, and the attempt is over
-
-Needs the packages of `mem1-agents`.
 """
 
 from __future__ import annotations
@@ -86,7 +84,7 @@ class Endpoint:
 
     @classmethod
     def here(cls) -> Endpoint:
-        """The one of this process, started with the first call. Raises UserError where packages are missing."""
+        """The one of this process, started with the first call."""
         with cls._lock:
             if cls._here is None:
                 cls._here = cls()

@@ -1,4 +1,4 @@
-"""Limits of the connections of a web server, apart from the server, which only some installations have packages for.
+"""Limits of the connections of a web server, apart from the connections, whose uvicorn is slow to import.
 
 Bounds(head_s=5.0).most_connections     ->  1000, or fewer where the process may open few files
 """

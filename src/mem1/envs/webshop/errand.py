@@ -20,7 +20,6 @@ The goods of a shop, and the limit:
     goods(invent(0, "evaluation"))[0]
     ->  Good(number=0, text="a roomy Fala Prellov tent in size s", prices={"HOLA88": 2449, "GOLA64": 5125, ...}, ...)
     limit([2449, 1900], slack=0.1)     ->  4783      cents that may be spent where the cheapest cost 24.49 and 19.00
-    chance([good, other], 4783)        ->  0.22      that a random product that fits each keeps to it
 
 Every good is of one line of the shop, five products of one brand and type. It asks for a feature and an option that
 three of the five have, so all goods are equally hard: five pages to read, three prices to compare. Prices are in cents.
@@ -142,23 +141,6 @@ def limit(cheapest: Sequence[int], slack: float) -> int:
     return sum(cheapest) + int(sum(cheapest) * slack)
 
 
-def chance(wanted: Sequence[Good], most: int) -> float:
-    """The probability that one random fitting product of each good costs at most `most` cents together.
-
-    Exact: the distribution of the sum, good by good. It is what a shopper without memory scores who buys the first
-    product that fits.
-    """
-    sums = {0: 1.0}
-    for good in wanted:
-        longer: defaultdict[int, float] = defaultdict(float)
-        for spent, probability in sums.items():
-            for price in good.prices.values():
-                if spent + price <= most:
-                    longer[spent + price] += probability / len(good.prices)
-        sums = dict(longer)
-    return sum(sums.values())
-
-
 _DEVELOPMENT = 10_000_000
 """Distance from the seed of the training's shop to that of the development shop."""
 _BETWEEN = " | "
@@ -179,10 +161,6 @@ class ErrandEnvironment(WebShopEnvironment):
     def limit(self, task: Task) -> int:
         """The highest total price in cents."""
         return limit([min(self.wanted[q.id].prices.values()) for q in task.questions], self.slack)
-
-    def chance(self, task: Task) -> float:
-        """The expected exact match of a shopper who buys a random fitting product for each good."""
-        return chance([self.wanted[question.id] for question in task.questions], self.limit(task))
 
     def score(self, task: Task, answer: str) -> Outcome:
         """Metrics: "em", per good 1 for the full reward, all 0 above the limit; "spent", in dollars. Reward: sum of em.

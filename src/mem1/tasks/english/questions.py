@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from mem1.records import Question
-from mem1.scoring import normalize
 from mem1.tasks.english.frames import listed
 from mem1.tasks.english.world import MONTHS, RELATIONS, WORDS, EnglishWorld
 
@@ -195,28 +194,6 @@ class Asker:
             named = _one_of(THROUGH[through], f"{drawn}/through").format(named)
         text = _one_of(ASKED[key], drawn).format(named, year=details.year, options=_listed_or(details.options))
         return text.replace(" now now", " now").replace(" now today", " today")  # both hops say when
-
-    def candidates(self, question: Question) -> tuple[str, ...]:
-        """Answers among which somebody who reads only the question would choose, equally likely; empty: too many."""
-        relation, kind = key_of(question)
-        subject = question.titles[-1]
-        if kind == "odd":
-            return self._details(subject, relation, kind).options
-        about = RELATIONS[self.world.entities[subject].kind][relation]
-        if kind == "count":
-            return tuple(_NUMBERS[about.low : about.high + 1])
-        if kind == "list" or about.value in ("date", "number"):
-            return ()
-        if about.value == "year":
-            return tuple(str(year) for year in range(about.low, about.high + 1))
-        if about.value == "river":
-            return tuple(sorted({fact.values[0] for (_, name), fact in self.world.facts.items() if name == "river"}))
-        return tuple(name for name in self.world.by_kind[about.value] if name not in question.titles)
-
-    def chance(self, question: Question) -> float:
-        """Probability that a candidate drawn at random is right."""
-        candidates, right = self.candidates(question), {normalize(answer) for answer in question.answers}
-        return sum(normalize(one) in right for one in candidates) / max(1, len(candidates))
 
     def stale(self, question: Question) -> str:
         """The wrong answer that the subject's own passage suggests; empty: it tells the truth."""
