@@ -310,7 +310,7 @@ class TestVllm:
     )
     def test_one_without_a_route_is_named_with_what_to_do(self, synced, without, message):
         with site(Vllm(without=(without,)).pages) as running:
-            sync = synced(running.url, kind="vllm", model="m", sleep=True, update_timeout_s=0.3)
+            sync = synced(running.url, kind="vllm", model="m", sleep=True, update_timeout_s=2)
             with pytest.raises(UserError, match=f"(?s)no server took the weights.*{message}") as raised:
                 sync.push_weights(tiny(), 4)
             assert "\n" not in str(raised.value)
@@ -333,7 +333,7 @@ class TestVllm:
                 return -20.0
 
         with site(Vllm(Raw).pages) as running:
-            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=2)
             with pytest.raises(UserError, match=r"not those at the sampling temperature.*processed_logprobs"):
                 sync.push_weights(tiny(), 4)
 
@@ -368,13 +368,13 @@ class TestVllm:
         vllm = Vllm()
         vllm.pages["/reset_prefix_cache"] = as_json({"success": False})
         with site(vllm.pages) as running:
-            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=2)
             with pytest.raises(UserError, match=r"it keeps what it has computed with the old weights"):
                 sync.push_weights(tiny(), 4)
 
     def test_on_a_cpu_one_that_was_started_by_others_is_refused_for_tied_embeddings_alone(self, synced):
         with site(Vllm(device="cpu").pages) as running:
-            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=0.3)
+            sync = synced(running.url, kind="vllm", model="m", update_timeout_s=2)
             with pytest.raises(UserError, match=r"on a CPU does not reload the output layer.*rollout\.launch"):
                 sync.push_weights(tiny(), 4)
             apart = tiny()

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
 MODEL = "smollm2"
 QUICK: Mapping[str, tuple[str, ...]] = {
-    START: ("sft.steps=28", "sft.warmup=3"),
-    TRAIN: ("rl.curriculum=[{steps=2, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=4"),
-    EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8"),
+    START: ("sft.steps=24", "sft.warmup=3"),
+    TRAIN: ("rl.curriculum=[{steps=2, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=2"),
+    EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8", "evaluation.questions=32"),
 }
 """What --quick changes in each recipe."""
 UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
