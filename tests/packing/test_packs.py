@@ -78,13 +78,13 @@ def test_balanced_packs_are_as_many_but_the_largest_is_as_small_as_it_can_be():
     #                       3 + 3 + 3 | 3        becomes       3 + 3 | 3 + 3
     four = [trajectory(([first], [first, first])) for first in range(4)]
     assert [len(p.pieces) for p in split_into_packs(four, max_tokens=9)] == [3, 1]
-    assert [len(p.pieces) for p in split_into_packs(four, max_tokens=9, at_once=2)] == [2, 2]
+    assert [len(p.pieces) for p in split_into_packs(four, max_tokens=9, ranks=2)] == [2, 2]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_nothing_makes_no_packs(ranks: int):
-    assert split_into_packs([], max_tokens=5, at_once=ranks) == []
-    assert split_into_packs([Trajectory(turns=())], max_tokens=5, at_once=ranks) == []
+    assert split_into_packs([], max_tokens=5, ranks=ranks) == []
+    assert split_into_packs([Trajectory(turns=())], max_tokens=5, ranks=ranks) == []
 
 
 def test_a_cap_of_nothing_is_an_error():
@@ -98,7 +98,7 @@ BATCHES = st.integers(0, 10**6).map(lambda seed: random_batch(seed, size=6))
 @settings(max_examples=30)
 @given(BATCHES, st.integers(1, 60), st.integers(1, 3))
 def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch, max_tokens: int, ranks: int):
-    packs = split_into_packs(batch, max_tokens=max_tokens, at_once=ranks)
+    packs = split_into_packs(batch, max_tokens=max_tokens, ranks=ranks)
     assert all(packed.pieces for packed in packs)
     assert placed(packs) == all_turns(batch)
     for piece in (piece for packed in packs for piece in packed.pieces):
@@ -110,7 +110,7 @@ def test_every_turn_is_in_one_pack_in_order_and_every_token_with_its_turn(batch,
 @settings(max_examples=30)
 @given(BATCHES, st.integers(1, 60), st.integers(1, 3))
 def test_a_pack_is_within_the_cap_unless_it_cannot_be_cut(batch, max_tokens: int, ranks: int):
-    for packed in split_into_packs(batch, max_tokens=max_tokens, at_once=ranks):
+    for packed in split_into_packs(batch, max_tokens=max_tokens, ranks=ranks):
         if size(packed, batch) > max_tokens:
             (uncut,) = packed.trajectories
             paths = [turn.context_ids + turn.completion_ids for turn in uncut.turns]
@@ -130,7 +130,7 @@ def test_the_next_piece_would_not_have_fitted(batch, max_tokens: int):
 @given(BATCHES, st.integers(10, 60))
 def test_no_cap_gives_as_few_packs_with_a_smaller_largest_one(batch, max_tokens: int):
     few = len(split_into_packs(batch, max_tokens=max_tokens))
-    balanced = split_into_packs(batch, max_tokens=max_tokens, at_once=2)
+    balanced = split_into_packs(batch, max_tokens=max_tokens, ranks=2)
     few += few % 2
     assert len(balanced) <= few
     largest = max(size(packed, batch) for packed in balanced)

@@ -128,7 +128,7 @@ def layouts(step: Step, rng: random.Random) -> dict[str, list[Pack]]:
         "shuffled": [Pack.of(shuffled, step.trajectories)],
         "micro-batches": [Pack.of([piece], step.trajectories) for piece in whole.pieces],
         "packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 4)),
-        "balanced packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 3), at_once=2),
+        "balanced packs": split_into_packs(step.trajectories, max_tokens=max(1, tokens // 3), ranks=2),
         "cut at every branch, shuffled": rng.sample(single, len(single)),
     }
 
@@ -213,7 +213,7 @@ def test_each_sampled_token_is_trained_exactly_once(seed: int, max_tokens: int, 
     ]
     trained = [
         found
-        for packed in split_into_packs(trajectories, max_tokens=max_tokens, at_once=ranks)
+        for packed in split_into_packs(trajectories, max_tokens=max_tokens, ranks=ranks)
         for found in trained_tokens(packed)
     ]
     assert trained == sampled
@@ -271,7 +271,7 @@ def one_rank(folder: str, seed: int) -> None:
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     model = tiny_model("qwen2")
     step = random_step(model, seed)
-    packs = split_into_packs(step.trajectories, max_tokens=len(pack(step.trajectories)) // 4, at_once=2)
+    packs = split_into_packs(step.trajectories, max_tokens=len(pack(step.trajectories)) // 4, ranks=2)
     outcome = train(model, step, packs[rank::ranks])
     distributed.all_reduce(outcome.loss)
     for parameter in model.parameters():

@@ -187,14 +187,14 @@ def test_tensors_from_all_ranks_come_in_the_order_of_the_packs(monkeypatch: pyte
 def test_packs_for_several_ranks_are_at_most_a_multiple_of_them(seed: int, ranks: int):
     rng = random.Random(seed)
     batch = [t for _ in range(4) for t in random_group(rng, 2, policy="constant", turns=3)]
-    cut = split_into_packs(batch, max_tokens=60, at_once=ranks)
+    cut = split_into_packs(batch, max_tokens=60, ranks=ranks)
     fewest = len(split_into_packs(batch, max_tokens=60))
     assert fewest <= len(cut) <= -(-fewest // ranks) * ranks
 
 
 def test_three_like_attempts_on_three_ranks_become_three_packs_and_not_two():
     three = [Trajectory(turns=(Turn(context_ids=(n, 1, 2), completion_ids=(3,)),)) for n in range(3)]
-    sizes = [[len(p.pieces) for p in split_into_packs(three, max_tokens=8, at_once=ranks)] for ranks in (1, 3)]
+    sizes = [[len(p.pieces) for p in split_into_packs(three, max_tokens=8, ranks=ranks)] for ranks in (1, 3)]
     assert sizes == [[2, 1], [1, 1, 1]]
 
 

@@ -75,15 +75,14 @@ class Pack:
 
 
 def split_into_packs(
-    trajectories: Sequence[Trajectory], *, max_tokens: int, whole: bool = False, at_once: int = 1
+    trajectories: Sequence[Trajectory], *, max_tokens: int, whole: bool = False, ranks: int = 1
 ) -> list[Pack]:
     """Cut trajectories, in order, into packs whose trees have at most `max_tokens` tokens.
 
     whole       cut between trajectories only: for a loss that is no sum over tokens
-    at_once     packs that are computed at a time, by ranks and threads. If one, each is filled before the next is
-                begun, which takes the fewest packs that keep the order. If several, their number is rounded up to a
-                multiple of it, and the cap lowered as far as that number allows: the largest pack is as small as it
-                can be.
+    ranks       number of ranks that share the packs. On one, each pack is filled before the next is begun, which
+                takes the fewest packs that keep the order. On several, their number is rounded up to a multiple of
+                the ranks, and the cap lowered as far as that number allows: the largest pack is as small as it can be.
 
     Turns that continue one another (a trajectory, if `whole`) and alone pass the cap get a pack for themselves. No
     turns, no packs. Raises ValueError if `max_tokens` is not positive.
@@ -96,8 +95,8 @@ def split_into_packs(
         for piece in _cut(number, t.turns, [0] if whole else _branches(t.turns))
     ]
     filled = _fill(pieces, trajectories, max_tokens)
-    if at_once > 1:
-        number = -(-len(filled) // at_once) * at_once
+    if ranks > 1:
+        number = -(-len(filled) // ranks) * ranks
 
         def suffices(cap: int) -> bool:
             return len(_fill(pieces, trajectories, cap)) <= number

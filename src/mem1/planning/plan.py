@@ -198,7 +198,7 @@ class _Planner:
         if (sft := config.sft) is not None:
             cap = min(sft.tokens, sft.pack_tokens)
             pieces = sft_pieces(config, tokens=cap)
-            packs = split_into_packs(pieces, max_tokens=cap)
+            packs = split_into_packs(pieces, max_tokens=cap, whole=True)
             tokens = counted(pieces, packs, scale=sft.tokens / sum(len(pack.tree) for pack in packs))
             more = -(-sft.tokens // cap) // self.ranks > 1
             pack = max(packs, key=lambda pack: len(pack.tree))

@@ -189,8 +189,8 @@ class SftStage:
             loss = negative_log_likelihood(logprobs_M, denominator=self._full_step)
             return loss, {"loss": loss.detach(), "tokens": len(pack.tree)}
 
+        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, whole=True, ranks=self.placement.ranks.size)
         workers = PackWorkers(models=[model] if self.packed else [], placement=self.placement, threads=self.workers)
-        packs = split_into_packs(batch, max_tokens=self.config.pack_tokens, at_once=workers.at_once)
         scale = warmup_decay(index, steps=self.steps, warmup_steps=self.config.warmup, decay=self.config.decay)
         with memory_named("training on demonstrations", TRAINING.format(stage="sft")):
             passes = workers.backward(packs, loss_of, self.optimizers.parameters)

@@ -169,7 +169,7 @@ class ActorCritic:
             trajectories,
             max_tokens=self.config.pack_tokens,
             whole=self.config.algorithm.needs_whole_trajectories,
-            at_once=self.workers.at_once,
+            ranks=self.workers.placement.ranks.size,
         )
 
     def scores(self, pack: Pack, *, frozen: bool = False) -> Scores:

@@ -59,11 +59,6 @@ class PackWorkers:
     threads: int = 1
     """Packs computed at a time on one rank."""
 
-    @property
-    def at_once(self) -> int:
-        """Packs computed at a time on all ranks."""
-        return self.placement.ranks.size * self.placement.workers(self.threads)
-
     @torch.no_grad()
     def forward(self, packs: Sequence[Pack], function: Callable[[Pack], dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """The named tensors that `function` returns for each pack; from several ranks they come on the CPU."""
