@@ -1,4 +1,4 @@
-"""A recipe of a few small steps."""
+"""Recipes of a few small steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from policies import SHAPE
 
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import ModelConfig, TinyModel
@@ -14,10 +16,27 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Recall, Sft
 from mem1.records import Passage, Question
+from mem1.rollout import Budget
 from mem1.tasks.datasets import write_passages, write_questions
 from mem1.tasks.prompts import TurnLimit
 
 RECALL_STEPS, SFT_STEPS, RL_STEPS = 2, 10, 3
+SMALL_RL = Recipe(
+    model=ModelConfig(new=SHAPE),
+    tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
+    budget=Budget(completion_extra=10, context=400),
+    # the entropy bonus moves the weights although a policy that knows nothing earns nothing
+    rl=Rl(
+        curriculum=(Phase(steps=2, objectives=(1,)),),
+        tasks_per_step=2,
+        group_size=3,
+        warmup=1,
+        learning_rate=0.01,
+        entropy=0.1,
+    ),
+    writers=(),
+)
+"""Two steps of six attempts."""
 COLOURS = ("red", "blue", "green", "white", "black", "grey", "pink", "brown")
 
 

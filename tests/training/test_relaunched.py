@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policies import SHAPE
 from sites import site, status
+from small_runs import SMALL_RL
 from vllms import FORWARDS, Vllm, environment
 
 from mem1.engines.launched import GivenUp, Launch
-from mem1.envs.atlas import AtlasTasks
-from mem1.recipe.model import ModelConfig
 from mem1.recipe.recipe import Kept, Recipe
-from mem1.recipe.rl import Phase, Rl, ServerRollouts
-from mem1.rollout import Budget
+from mem1.recipe.rl import ServerRollouts
 from mem1.run_folder import kept_steps, read_metrics
 from mem1.training.runs.checkpoint import latest_checkpoint
 from mem1.training.sampling.served import VLLM_LOG
@@ -64,26 +61,14 @@ class Mortal(Vllm):
 
 
 def recipe(folder: Path, port: int) -> Recipe:
-    """Two steps of six attempts; the entropy bonus moves the weights."""
+    """`SMALL_RL`, sampled by a vLLM of its own, whose process answers at this port."""
     python = environment(folder, FORWARDS.replace("PORT", str(port)))
-    return Recipe(
-        model=ModelConfig(new=SHAPE),
-        tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
-        budget=Budget(completion_extra=10, context=400),
-        rl=Rl(
-            curriculum=(Phase(steps=2, objectives=(1,)),),
-            tasks_per_step=2,
-            group_size=3,
-            warmup=1,
-            entropy=0.1,
-            old_logprobs_from="trainer",
-        ),
-        rollout=ServerRollouts(
-            kind="vllm", launch=Launch(python=python), weights_folder=str(folder / "weights"), poll_s=0.05
-        ),
-        trajectories=Kept(groups=2),
-        writers=(),
+    rollout = ServerRollouts(
+        kind="vllm", launch=Launch(python=python), weights_folder=str(folder / "weights"), poll_s=0.05
     )
+    assert SMALL_RL.rl is not None
+    rl = SMALL_RL.rl.model_copy(update={"old_logprobs_from": "trainer"})
+    return SMALL_RL.model_copy(update={"rl": rl, "rollout": rollout, "trajectories": Kept(groups=2)})
 
 
 def assert_whole(run: Path) -> None:

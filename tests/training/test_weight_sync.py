@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 from model_servers import COMPLETIONS, Model
-from policies import SHAPE, assert_sampled_by, policy_server, tiny
+from policies import assert_sampled_by, policy_server, tiny
 from precision import rounding
 from safetensors.torch import load_file
 from servers import CommandProcess, wait_for
 from sites import as_json, site, status
+from small_runs import SMALL_RL
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllms import Vllm, posts
 from worlds import CODEC, SMALL, rollout, shelf, task
@@ -41,7 +42,7 @@ from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Distributed, Lora, ModelConfig
 from mem1.recipe.recipe import Recipe
-from mem1.recipe.rl import Phase, Rl, ServerRollouts
+from mem1.recipe.rl import Phase, ServerRollouts
 from mem1.records import Ended, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.run_folder import read_metrics
@@ -422,7 +423,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("apart", [False, True])
     def test_a_server_starts_from_a_folder_with_the_policys_own_tokenizer_and_ends(self, folder, apart):
-        policy = make_policy(CONFIG)
+        policy = make_policy(SMALL_RL)
         write_model(folder / "model", policy, dtype=torch.bfloat16, untied=apart)
         config = json.loads((folder / "model" / "config.json").read_text())
         assert (config["architectures"], config["tie_word_embeddings"]) == (["Qwen2ForCausalLM"], not apart)
@@ -526,32 +527,15 @@ class TestSettings:
         assert Recipe(tasks=SMALL).rollout.engine == "local"
 
 
-CONFIG = Recipe(
-    model=ModelConfig(new=SHAPE),
-    tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
-    budget=Budget(completion_extra=10, context=400),
-    # the entropy bonus moves the weights although a policy that knows nothing earns nothing
-    rl=Rl(
-        curriculum=(Phase(steps=2, objectives=(1,)),),
-        tasks_per_step=2,
-        group_size=3,
-        warmup=1,
-        learning_rate=0.01,
-        entropy=0.1,
-    ),
-    writers=(),
-)
-
-
 def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in_this_process(start, folder, tmp_path):
     (one, _), (other, sampler) = start(), start()
     rollouts = ServerRollouts(servers=(one, other), weights_folder=str(folder), poll_s=0.05)
-    assert CONFIG.rl is not None
+    assert SMALL_RL.rl is not None
     # The servers' batches differ, and so do the last digits of their log-probs; by the trainer's own, the same tokens
     # make the same step to the last bit.
-    rl = CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})
+    rl = SMALL_RL.rl.model_copy(update={"old_logprobs_from": "trainer"})
     validated = Evaluation(every=2, validation_tasks=2)
-    config = CONFIG.model_copy(update={"rl": rl, "evaluation": validated})
+    config = SMALL_RL.model_copy(update={"rl": rl, "evaluation": validated})
     train(config, tmp_path / "local", command=["mem1"])
     train(config.model_copy(update={"rollout": rollouts}), tmp_path / "served", command=["mem1"])
     local, served = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("local", "served"))
@@ -575,14 +559,14 @@ def test_a_run_through_servers_samples_the_tokens_and_logs_the_numbers_of_one_in
 
 
 def test_a_run_and_a_vllm_take_turns_on_one_gpu(folder, tmp_path):
-    assert CONFIG.rl is not None
+    assert SMALL_RL.rl is not None
     vllm = Vllm()
     with site(vllm.pages) as running:
         rollouts = ServerRollouts(
             servers=(running.url,), weights_folder=str(folder), kind="vllm", sleep=True, poll_s=0.05, tries=1
         )
-        rl = CONFIG.rl.model_copy(update={"old_logprobs_from": "trainer"})
-        train(CONFIG.model_copy(update={"rl": rl, "rollout": rollouts}), tmp_path / "run", command=["mem1"])
+        rl = SMALL_RL.rl.model_copy(update={"old_logprobs_from": "trainer"})
+        train(SMALL_RL.model_copy(update={"rl": rl, "rollout": rollouts}), tmp_path / "run", command=["mem1"])
         assert [path for path in posts(running) if path.startswith("/sleep")] == ["/sleep?level=1"] * 2
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert len(rows) == 2 and all("engine_failed" not in row["endings"] for row in rows)
@@ -592,9 +576,9 @@ def test_a_run_and_a_vllm_take_turns_on_one_gpu(folder, tmp_path):
 
 def test_servers_that_sampled_for_training_evaluate_the_final_weights(start, folder, tmp_path):
     url, sampler = start()
-    assert CONFIG.rl is not None
-    one_step = CONFIG.rl.model_copy(update={"curriculum": (Phase(steps=1, objectives=(1,)),)})
-    measured = CONFIG.model_copy(update={"rl": one_step, "evaluation": Evaluation(objectives=(1,), tasks=3)})
+    assert SMALL_RL.rl is not None
+    one_step = SMALL_RL.rl.model_copy(update={"curriculum": (Phase(steps=1, objectives=(1,)),)})
+    measured = SMALL_RL.model_copy(update={"rl": one_step, "evaluation": Evaluation(objectives=(1,), tasks=3)})
     rollouts = ServerRollouts(servers=(url,), weights_folder=str(folder), poll_s=0.05, concurrency=2)
     config = measured.model_copy(update={"rollout": rollouts})
     policy = train(config, tmp_path / "run", command=["mem1"]).policy
@@ -618,7 +602,7 @@ def test_servers_are_killed_and_others_join_under_load_and_no_attempt_is_lost(fo
     listing = tmp_path / "servers.txt"
     processes = started("shipped", folder, count=2)
     policy = load_policy("shipped")
-    config = CONFIG.model_copy(
+    config = SMALL_RL.model_copy(
         update={"model": ModelConfig(), "budget": Budget(), "tasks": AtlasTasks(entities=60, worlds=1)}
     )
     rollouts = ServerRollouts(

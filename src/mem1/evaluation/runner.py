@@ -2,7 +2,7 @@
 
     rows, trajectories = evaluate(rollout, source, Evaluation(objectives=(1, 4)), policy="trained", folder=folder)
 
-    N = 1   0 1 2 | 3 4 5 | 6       tasks of a size are divided into chunks (`resuming`); the chunks of all sizes that
+    N = 1   0 1 2 | 3 4 5 | 6       tasks of a size are divided into chunks (`store`); the chunks of all sizes that
     N = 8   0 1 2 | 3 4 5 | 6       stand below one another are sampled together, and written as soon as they are done
 
 Few large tasks take many turns: sampled alone they would read all weights for each token of a handful of rows. Who is
