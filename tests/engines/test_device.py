@@ -129,12 +129,6 @@ class TestPrecisionInTraining:
     CONFIG = load_toml(next(path for path in RECIPES if path.stem == "atlas-quick"), Recipe, ["workers=1"])
     HALF = CONFIG.model_copy(update={"model": ModelConfig(dtype="bfloat16")})
 
-    def test_sampling_processes_share_the_trained_policy_in_float32(self):
-        with pytest.raises(
-            UserError, match=r"samples from a copy of the policy in this process alone: set workers = 1"
-        ):
-            Placement.of(self.HALF.model_copy(update={"workers": 2}), Ranks())
-
     @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
     def test_a_copy_that_samples_may_be_in_bfloat16_and_gets_its_precision_back_to_be_kept(self, lora):
         placement = Placement.of(self.HALF.model_copy(update={"lora": lora}), Ranks())

@@ -24,7 +24,8 @@ from mem1.training.logprobs import score
 from mem1.training.ranks.optimizers import adamw
 from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
 
-GPU = Device(name="cuda:0", model="NVIDIA H100")
+GPU = Device(name="cuda:0", model="NVIDIA H100", bfloat16=True)
+QUICK_CPU = Device(bfloat16=True)
 
 
 class FlopsByType(TorchDispatchMode):
@@ -53,9 +54,12 @@ class FlopsByType(TorchDispatchMode):
         (("model.path=shipped-notes",), GPU, False, False),
         (("model.training_dtype=bfloat16",), GPU, True, True),
         (("model.training_dtype=bfloat16", "workers=1"), ON_CPU, True, True),
+        (("model.path=smollm2", "workers=2"), QUICK_CPU, True, True),
+        (("model.path=smollm2",), ON_CPU, False, False),
+        (("model.path=shipped-notes",), QUICK_CPU, False, False),
     ],
 )
-def test_wide_models_train_and_sample_in_bf16_on_a_gpu(
+def test_wide_models_train_and_sample_in_bf16_where_it_is_quick(
     keys: tuple[str, ...], device: Device, trains: bool, samples: bool
 ):
     config = load_recipe("atlas-quick", *keys)

@@ -200,9 +200,10 @@ def _teach(plan: Plan, first: Recipe, ranks: Ranks, console: Console, *, resume:
     untouched = plan.recipe(EVAL, plan.model, *UNTOUCHED)
     examined = plan.recipe(EVAL, plan.model)
     rows = _examine(untouched, load_policy(plan.model, device=ranks.device), ranks, "untouched", plan, resume)
-    started = _trained(first, plan.start, ranks, console, resume=resume)
-    rows += _examine(examined, started, ranks, "start", plan, resume)
-    _trained(plan.recipe(TRAIN, str(plan.start / "policy")), plan.train, ranks, console, resume=resume)
+    _train(first, plan.start, ranks, console, resume=resume)
+    started = plan.start / "policy"
+    rows += _examine(examined, load_policy(started, device=ranks.device), ranks, "start", plan, resume)
+    _train(plan.recipe(TRAIN, str(started)), plan.train, ranks, console, resume=resume)
     return rows + _examine(examined, load_policy(plan.policy, device=ranks.device), ranks, "trained", plan, resume)
 
 
@@ -212,9 +213,9 @@ def _examine(recipe: Recipe, policy: Policy, ranks: Ranks, name: str, plan: Plan
     return evaluate_policy(recipe, policy, ranks.device, name=name, folder=plan.evaluation, overwrite=not resume)
 
 
-def _trained(recipe: Recipe, folder: Path, ranks: Ranks, console: Console, *, resume: bool) -> Policy:
+def _train(recipe: Recipe, folder: Path, ranks: Ranks, console: Console, *, resume: bool) -> None:
     from mem1.cli.train import train_to_end
     from mem1.policy.protocol import resolve
 
     console.print(f"{folder.name}: protocol {resolve(recipe)}", markup=False, soft_wrap=True)
-    return train_to_end(recipe, folder, ranks, console, resume=resume)
+    train_to_end(recipe, folder, ranks, console, resume=resume)

@@ -14,7 +14,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,6 +31,8 @@ class Machine:
     """Names of its CUDA devices, in order."""
     mps: bool = False
     """Whether torch can use Apple's GPU."""
+    bfloat16: bool = False
+    """Whether its CPU has units for products in bf16 (AVX512-BF16, AMX), which are twice as fast as those in fp32."""
     pretended: bool = False
     """Tensors stay on the CPU, whichever device is chosen: for tests on a machine without a GPU."""
 
@@ -39,7 +41,8 @@ class Machine:
         """The devices that torch finds here."""
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         gpus = tuple(torch.cuda.get_device_name(i) for i in range(number))
-        return cls(gpus=gpus, mps=torch.backends.mps.is_available())
+        bfloat16 = torch.cpu._is_avx512_bf16_supported()  # every CPU with AMX has it too
+        return cls(gpus=gpus, mps=torch.backends.mps.is_available(), bfloat16=bfloat16)
 
     @property
     def listed(self) -> str:
@@ -58,6 +61,8 @@ class Device:
     """Name of a GPU according to its driver; empty for other devices."""
     at: torch.device = CPU
     """Where tensors go."""
+    bfloat16: bool = False
+    """Whether products of wide matrices are faster in bf16 than in fp32."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.model})" if self.model else self.name
@@ -121,7 +126,7 @@ def choose(wanted: str, machine: Machine, *, training: bool = False, local_rank:
         raise UserError(f"there is no device mps: this machine has {machine.listed}")
     if machine.mps and not training and kind in ("auto", "mps"):
         return Device(name="mps", at=CPU if machine.pretended else torch.device("mps"))
-    return ON_CPU
+    return replace(ON_CPU, bfloat16=machine.bfloat16)
 
 
 def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | None) -> Device:
@@ -138,7 +143,7 @@ def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | No
             f"there is no device {wanted}: this machine has {machine.listed}; set device auto to use what there is"
         )
     at = CPU if machine.pretended else torch.device("cuda", index)
-    return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at)
+    return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at, bfloat16=True)
 
 
 def sampling_dtype(wanted: str, device: Device, stored: torch.dtype | None) -> torch.dtype:

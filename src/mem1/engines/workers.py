@@ -62,19 +62,27 @@ class ParallelEngine:
     """Shares the attempts of a call among this process and `workers - 1` others."""
 
     def __init__(self, engine: LocalEngine, *, workers: int) -> None:
-        """Moves the model's weights to shared memory. Raises UserError for a model that is not on a CPU."""
+        """Raises UserError for a model that is not on a CPU."""
         if engine.model.device.type != "cpu":
             raise UserError(f"workers = {workers} is for models on a CPU; on {engine.model.device} set workers = 1")
         self.engine = engine
         self._number, self._count = next(_NUMBERS), workers - 1
         self._helpers: list[_Helper] = []
-        engine.model.share_memory()
+        self._shared: list[int] = []
+        """Where the weights are that the helpers see."""
 
     def _open(self) -> None:
+        """Move the weights to shared memory, and give the engine to the helpers."""
         self._helpers = _helpers(self._count)
+        self.engine.model.share_memory()
+        self._shared = self._weights()
         for helper in self._helpers:
             helper.call(("open", self._number, self.engine))
         weakref.finalize(self, _close, self._helpers, self._number)
+
+    def _weights(self) -> list[int]:
+        """Where each weight is: elsewhere, once the model was in another precision."""
+        return [weight.data_ptr() for weight in self.engine.model.parameters()]
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
@@ -86,7 +94,8 @@ class ParallelEngine:
         """As `LocalEngine.stream`; what follows a request is sampled by the same process."""
         if not requests:
             return
-        if len(requests) > 1 and not self._helpers:  # Ctrl-C has ended them, or nothing was to be shared yet
+        # Ctrl-C has ended them, nothing was to be shared yet, or what they see is trained no longer
+        if len(requests) > 1 and (not self._helpers or self._shared != self._weights()):
             self._open()
         shares = _shares(len(requests), len(self._helpers) + 1)
         busy, error = self._helpers[: len(shares) - 1], None

@@ -103,8 +103,8 @@ class ModelConfig(Config):
     with bfloat16 a copy of the policy samples. auto in training: as `training_dtype`."""
     training_dtype: DtypeName = "auto"
     """Precision of products and activations in training: auto, float32 or bfloat16; sums of gradients, the optimiser
-    and the weights that it updates are float32. auto: bfloat16 on CUDA, but float32 for new models, shipped ones and
-    others with a hidden size below 512, which are too small to gain from it."""
+    and the weights that it updates are float32. auto: bfloat16 on CUDA and on a CPU with units for it (AVX512-BF16,
+    AMX), but float32 for new models, shipped ones and others with a hidden size below 512, which gain nothing."""
     activation_checkpointing: bool | None = None
     """Recompute each layer in the backward pass instead of keeping its activations: less memory, a third more work.
     None: no, but `mem1 train` does where the plan of a GPU does not fit otherwise."""

@@ -54,7 +54,7 @@ def trains_in_bfloat16(config: Recipe, device: Device) -> bool:
     """What `model.training_dtype` means on this device."""
     if config.model.training_dtype != "auto":
         return config.model.training_dtype == "bfloat16"
-    return device.name.startswith("cuda") and not _is_narrow(config)
+    return device.bfloat16 and not _is_narrow(config)
 
 
 def _is_narrow(config: Recipe) -> bool:
@@ -70,7 +70,7 @@ def samples_in_bfloat16(config: Recipe, device: Device) -> bool:
     """What `model.dtype` means for the policy that samples while another is trained on this device."""
     if config.model.dtype != "auto":
         return config.model.dtype == "bfloat16"
-    return trains_in_bfloat16(config, device) and device.workers(config.workers) == 1
+    return trains_in_bfloat16(config, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +126,10 @@ class Placement:
                 )
             published = torch.bfloat16 if config.rollout.published_dtype == "bfloat16" else None
             return replace(placement, served=config.rl is not None, sampling=published)
-        workers = ranks.device.workers(config.workers)
-        if not samples_in_bfloat16(config, ranks.device):
-            alone = config.lora is not None and not placement.spread and workers == 1
-            return replace(placement, applied=alone)
-        if workers > 1:
-            raise UserError(
-                "a policy in bfloat16 samples from a copy of the policy in this process alone: set workers = 1, or "
-                "model.dtype = 'float32'"
-            )
-        return replace(placement, sampling=torch.bfloat16)
+        if samples_in_bfloat16(config, ranks.device):
+            return replace(placement, sampling=torch.bfloat16)
+        alone = config.lora is not None and not placement.spread and ranks.device.workers(config.workers) == 1
+        return replace(placement, applied=alone)
 
     @property
     def computed(self) -> Computed:
