@@ -271,6 +271,22 @@ def test_a_worker_sees_an_optimiser_step(engine: LocalEngine):
     assert_same(after, in_parallel(engine))
 
 
+def test_a_worker_sees_a_copy_in_another_precision(engine: LocalEngine):
+    """As the policy that samples is for a checkpoint, while a copy is trained."""
+    parallel = ParallelEngine(engine, workers=2)
+    before = in_parallel(parallel)
+    for precision in (torch.bfloat16, torch.float32):
+        engine.model.to(precision)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for weight in engine.model.parameters():
+                weight.mul_(1.5)
+        after = in_parallel(parallel)
+        assert after[-1].logprobs != before[-1].logprobs, "the last rows are sampled by the worker"
+        if precision is torch.float32:
+            assert_same(after, in_parallel(engine))
+        before = after
+
+
 def test_a_model_that_has_scored_turns_alone_still_goes_to_the_workers(engine: LocalEngine):
     turn = Turn(context_ids=(5, 6), completion_ids=(7, 8))
     ((logprobs,),) = completion_logprobs(engine.model, [Trajectory(turns=(turn,))], packed=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from builders import random_batch, tiny_model
+from small_runs import SMALL_RL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -20,9 +21,12 @@ from mem1.engines.device import ON_CPU, Device
 from mem1.packing import Pack
 from mem1.planning.fakes import counted
 from mem1.planning.steps import fake_buffers
+from mem1.recipe.evaluation import Evaluation
+from mem1.recipe.rl import Phase
 from mem1.training.logprobs import score
 from mem1.training.ranks.optimizers import adamw
 from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
+from mem1.training.train import train
 
 GPU = Device(name="cuda:0", model="NVIDIA H100", bfloat16=True)
 QUICK_CPU = Device(bfloat16=True)
@@ -119,3 +123,17 @@ def test_adamw_is_one_kernel_on_a_gpu(device: str, fused: bool | None):
         weights = torch.nn.ParameterList([torch.empty(2, 3, device=device), torch.empty(3, device=device)])
         (member,) = adamw(weights, 1e-3).members
     assert member.defaults["fused"] is fused
+
+
+def test_two_processes_sample_with_the_trained_weights_in_bf16(tmp_path: Path):
+    """Also after the exact weights of the best policy were saved, from the model that samples."""
+    validated = Evaluation(every=1, validation_objectives=(1,), validation_tasks=2)
+    model = SMALL_RL.model.model_copy(update={"dtype": "bfloat16", "training_dtype": "bfloat16"})
+    assert SMALL_RL.rl is not None
+    rl = SMALL_RL.rl.model_copy(update={"curriculum": (Phase(steps=3, objectives=(1,)),), "learning_rate": 0.05})
+    config = SMALL_RL.model_copy(update={"rl": rl, "model": model, "workers": 2, "evaluation": validated})
+    train(config, tmp_path / "run", command=["mem1"])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert (tmp_path / "run" / "best").is_dir()
+    assert [0 < row["sampler_trainer_mean"] < 0.02 for row in rows] == [True, True, True]
+    assert all(row["grad_norm"] > 0 for row in rows)

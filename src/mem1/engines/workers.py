@@ -68,21 +68,23 @@ class ParallelEngine:
         self.engine = engine
         self._number, self._count = next(_NUMBERS), workers - 1
         self._helpers: list[_Helper] = []
-        self._shared: list[int] = []
-        """Where the weights are that the helpers see."""
+        self._shared: list[torch.Tensor] = []
+        """The weights that the helpers see, held so that nothing else can come to lie where they are."""
 
     def _open(self) -> None:
         """Move the weights to shared memory, and give the engine to the helpers."""
         self._helpers = _helpers(self._count)
         self.engine.model.share_memory()
-        self._shared = self._weights()
+        self._shared = [weight.data for weight in self.engine.model.parameters()]
         for helper in self._helpers:
             helper.call(("open", self._number, self.engine))
         weakref.finalize(self, _close, self._helpers, self._number)
 
-    def _weights(self) -> list[int]:
-        """Where each weight is: elsewhere, once the model was in another precision."""
-        return [weight.data_ptr() for weight in self.engine.model.parameters()]
+    @property
+    def _moved(self) -> bool:
+        """Whether the weights are elsewhere, since the model was in another precision."""
+        pairs = zip(self._shared, self.engine.model.parameters(), strict=True)
+        return any(held.data_ptr() != weight.data_ptr() for held, weight in pairs)
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
@@ -95,7 +97,7 @@ class ParallelEngine:
         if not requests:
             return
         # Ctrl-C has ended them, nothing was to be shared yet, or what they see is trained no longer
-        if len(requests) > 1 and (not self._helpers or self._shared != self._weights()):
+        if len(requests) > 1 and (not self._helpers or self._moved):
             self._open()
         shares = _shares(len(requests), len(self._helpers) + 1)
         busy, error = self._helpers[: len(shares) - 1], None
