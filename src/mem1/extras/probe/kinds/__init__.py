@@ -19,7 +19,6 @@ from random import Random
 from mem1.errors import UserError
 from mem1.extras.probe.kinds.atlas import make_atlas
 from mem1.extras.probe.kinds.drafting import Draft
-
 from mem1.extras.probe.kinds.office import make_office
 from mem1.extras.probe.kinds.parts import Maker, Settings, Split
 from mem1.extras.probe.kinds.search import make_search

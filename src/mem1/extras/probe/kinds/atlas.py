@@ -37,8 +37,6 @@ _CLOZES: Mapping[str, tuple[str, str]] = {
 """Relation -> kind of fact, cloze about a subject."""
 _FEWEST, _PER_EXCHANGE = 120, 2.2
 """Entities of a world: at least, and per exchange."""
-_CORRECTS = 0.25
-"""Share of the exchanges that correct a fact, while there is one to correct."""
 _AGAIN = 0.1
 """Share of the passages that were shown before; more in a world with fewer than are shown."""
 
@@ -51,8 +49,8 @@ def make_atlas(wanted: Wanted) -> Scene:
     return Scene(
         system="You answer questions with the tool search, which finds passages of an atlas. Some passages are wrong; "
         "corrections stand below others, and the latest holds.",
-        task="Go through the atlas, entry by entry, and keep what it says about people, towns, firms and novels. I will "
-        "ask about any of it at the end; where the atlas was corrected, I want to hear what is right.",
+        task="Go through the atlas, entry by entry, and keep what it says about people, towns, firms and novels. I "
+        "will ask about any of it at the end; where the atlas was corrected, I want to hear what is right.",
         note="Note of the editors: {}",
         exchanges=_exchanges(wanted, world),
     )
@@ -74,7 +72,7 @@ def _exchanges(wanted: Wanted, world: EnglishWorld) -> Iterator[Exchange]:
         due = [key for key, carrier in carriers.items() if carrier in free]
         told: list[Told] = []
         below = ""
-        if due and random.random() < _CORRECTS:
+        if wanted.corrects(len(due)):
             key = random.choice(due)
             name, (subject, relation) = carriers[key], keys[key]
             below = f"\n{notice_text(world.notices[name])}"

@@ -23,8 +23,6 @@ from mem1.tasks.english import names
 from mem1.tasks.english.world import MONTHS
 
 _YEAR = 2027
-_CORRECTS = 0.3
-"""Share of the exchanges that correct a fact, while there is one to correct."""
 _PRODUCTS = 400
 _ORDERS = 6
 """Most orders of a list."""
@@ -70,8 +68,8 @@ _CORRECTIONS: Mapping[str, tuple[str, ...]] = {
 def make_office(wanted: Wanted) -> Scene:
     """See `KINDS`."""
     return Scene(
-        system="You are the assistant of an office that runs a shop. You read mails, orders, the calendar and the pages "
-        "of the shop with your tools.",
+        system="You are the assistant of an office that runs a shop. You read mails, orders, the calendar and the "
+        "pages of the shop with your tools.",
         task="Go through what has come in, item by item. Do not answer anything yet. At the end I will ask you about "
         "invoices, amounts, dates, rooms, people and orders, as they stand then, and about what I tell you on the way.",
         note="[sticky note] {}",
@@ -88,7 +86,7 @@ def _exchanges(wanted: Wanted, desk: _Desk) -> Iterator[Exchange]:
     )
     while True:
         due = [key for key in wanted.taken if key in desk.open]
-        if due and random.random() < _CORRECTS:
+        if wanted.corrects(len(due)):
             yield _correction(desk, random.choice(due), words)
         else:
             yield random.choice(kinds)()
@@ -236,17 +234,9 @@ def _page(product: Product, words: int) -> Exchange:
         *(f"- {point}" for point in product.bullet_points),
         *(f"Review, {review.score}: {review.title}. {review.body}" for review in product.reviews),
     ]
-    price = product.price_tag.replace("$", "")
-    told = (
-        Told(
-            kind="number", cloze=f"The price of {product.asin} is ____ dollars.", forms=(price,), subject=product.asin
-        ),
-        Told(
-            kind="identifier",
-            cloze=f"The shop sells the {product.title} at {product.price_tag} under the code ____.",
-            forms=(product.asin,),
-        ),
-    )
-    return Exchange(
-        "open_product", {"product": product.title}, "\n".join(lines), told if " to " not in price else told[1:]
-    )
+    code, price = product.asin, product.price_tag.replace("$", "")
+    cloze = f"The shop sells the {product.title} at {product.price_tag} under the code ____."
+    told = [Told(kind="identifier", cloze=cloze, forms=(code,))]
+    if len(product.pricing) == 1:
+        told.append(Told(kind="number", cloze=f"The price of {code} is ____ dollars.", forms=(price,), subject=code))
+    return Exchange("open_product", {"product": product.title}, "\n".join(lines), tuple(told))

@@ -74,6 +74,10 @@ class Wanted:
         """The half of all invented names that this split uses."""
         return "train" if self.split == "development" else "evaluation"
 
+    def corrects(self, due: int) -> bool:
+        """Whether the next exchange corrects one of `due` facts: each waits for a quarter of the transcript."""
+        return self.random.random() < 4 * due / self.settings.exchanges
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:

@@ -21,30 +21,23 @@ from mem1.tasks.compose import Split
 
 PLANTED = ("identifier", "path", "number", "decision", "rule", "correction", "negative")
 """Kinds of facts that can be planted."""
-_WHEN = ("nightly", "weekly", "regional", "quarterly", "legacy", "partner", "mobile", "internal", "archived", "hourly")
-_SYSTEMS = (
-    *("billing", "ledger", "payroll", "catalogue", "shipping", "returns", "pricing", "search", "mailing", "audit"),
-    *("booking", "archive", "metrics", "gateway", "loyalty", "staging", "customs", "tariff", "inventory", "voucher"),
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_WHEN = _words("nightly weekly regional quarterly legacy partner mobile internal archived hourly")
+_SYSTEMS = _words(
+    "billing ledger payroll catalogue shipping returns pricing search mailing audit booking archive metrics gateway "
+    "loyalty staging customs tariff inventory voucher"
 )
-_PARTS = (
-    *("import", "export", "queue", "cache", "report", "mirror", "index", "backup", "scheduler", "proxy", "rollup"),
-    *("feed", "digest", "sweep", "replay", "webhook", "snapshot", "ranking", "checkout", "lookup"),
+_PARTS = _words(
+    "import export queue cache report mirror index backup scheduler proxy rollup feed digest sweep replay webhook "
+    "snapshot ranking checkout lookup"
 )
-_ROOTS = (
-    "thorn",
-    "alder",
-    "quill",
-    "larch",
-    "ember",
-    "heron",
-    "basalt",
-    "willow",
-    "copper",
-    "marten",
-    "osprey",
-    "flint",
-)
-_TAILS = ("queue", "store", "mq", "db", "cast", "flow", "vault", "grid", "bus", "sync")
+_ROOTS = _words("thorn alder quill larch ember heron basalt willow copper marten osprey flint")
+_TAILS = _words("queue store mq db cast flow vault grid bus sync")
 _TICKETS = ("OPS", "REQ", "CASE", "INC", "TASK")
 
 _Voice = Literal["user", "assistant", "result"]

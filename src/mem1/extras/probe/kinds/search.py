@@ -25,7 +25,9 @@ from mem1.tasks.english.world import MONTHS
 _LEFT, _RIGHT = 12, 8
 """Words of a cloze before and after its blank."""
 _FEWEST_WORDS = 25
-"""Of a passage; shorter ones are left out."""
+"""Of a passage; shorter ones are left out, and those whose subject is a single word, which may mean much else."""
+_ASPECTS = ("history", "origin", "dates", "people", "overview", "background", "who and when")
+"""Second half of a query."""
 _YEARS = range(1000, 2100)
 _Texts = Sequence[tuple[str, str]]
 """(title, text) of passages."""
@@ -45,9 +47,7 @@ def make_search(wanted: Wanted) -> Scene:
 def _passages(wanted: Wanted) -> tuple[_Texts, Mapping[str, Sequence[int]]]:
     corpus = wanted.settings.corpus
     if corpus is None:
-        raise UserError(
-            "search transcripts need a corpus: lines of JSON with id, title and text; see `Settings.corpus`"
-        )
+        raise UserError("transcripts of search need a corpus: lines of JSON with id, title and text; name one")
     found = _read(corpus)[wanted.split]
     if len(found[0]) < 3:
         raise UserError(f"{corpus} has {len(found[0])} passages of {_FEWEST_WORDS} words for {wanted.split}; give more")
@@ -62,7 +62,7 @@ def _read(corpus: Path) -> dict[Split, tuple[_Texts, Mapping[str, Sequence[int]]
         title, text = record.get("title"), record.get("text")
         if not isinstance(title, str) or not isinstance(text, str):
             raise UserError(f"{corpus}:{number}: a passage has a title and a text")
-        if len(text.split()) >= _FEWEST_WORDS and len(_subject(title)) > 2:
+        if len(text.split()) >= _FEWEST_WORDS and " " in _subject(title):
             texts[split_of(title)].append((title, text))
     found: dict[Split, tuple[_Texts, Mapping[str, Sequence[int]]]] = {}
     for split, kept in texts.items():
@@ -83,19 +83,20 @@ def _exchanges(wanted: Wanted, texts: _Texts, titled: Mapping[str, Sequence[int]
             others = {random.choice(alike), *random.sample(range(len(texts)), random.choice((1, 2)))} - {at}
             shown = [(title, cut(text, words // 2))]
             shown += [(texts[i][0], cut(texts[i][1], words // 2 // len(others))) for i in sorted(others)]
-            told = tuple(_told(title, shown[0][1]))
+            told = tuple(facts_of(title, shown[0][1]))
             random.shuffle(shown)
-            query = " ".join((_subject(title), *random.sample(text.split(), 2)))
+            query = f"{_subject(title)} {random.choice(_ASPECTS)}"
             result = "\n".join(f"[{number}] {name}: {said}" for number, (name, said) in enumerate(shown, start=1))
             yield Exchange("search", {"query": query}, result, told)
 
 
 def _subject(title: str) -> str:
-    """The title without what tells it from others: "Alvex (film)"  ->  "Alvex" """
-    return title.split(" (")[0].strip()
+    """The title without what tells it from others: "Alvex Timber (film) - Reception"  ->  "Alvex Timber" """
+    return title.split(" (")[0].split(" - ")[0].strip()
 
 
-def _told(title: str, text: str) -> Iterator[Told]:
+def facts_of(title: str, text: str) -> Iterator[Told]:
+    """Facts of a passage, in no particular order."""
     words = words_apart(text)
     days = {span.start: (span, forms) for span, forms in _days(words)}
     inside = {at for span, _ in days.values() for at in range(span.start, span.stop)}

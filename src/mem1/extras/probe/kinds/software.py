@@ -1,7 +1,7 @@
 """A software agent, whose results are those of real tools on a repository.
 
-    assistant   run({"command": "grep -nE '^(class|def) ' src/mem1/jsonl.py"})
-    tool        30:def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    assistant   run({"command": "grep -HnE '^(class|def) ' src/mem1/jsonl.py"})
+    tool        src/mem1/jsonl.py:30:def read_objects(path: str | os.PathLike[str]) -> Iterator[...]:
     fact        In src/mem1/jsonl.py, read_objects begins on line ____.         30, near read_objects
 
 git and Python run once for many files, and what a command shows is cut from that; what grep, sed and cat would say is
@@ -60,8 +60,8 @@ class _Checkout:
     """Path -> (line of ls-tree, size in bytes) of its committed form."""
     commits: Sequence[tuple[str, str, str, str, Sequence[str]]]
     """(hash, day, author, subject, lines of --stat), the latest first."""
-    missing: Mapping[str, str]
-    """Path that is gone -> what cat says of it."""
+    missing: Sequence[str]
+    """Paths that are gone."""
     errors: Mapping[str, str]
     """Path that is no Python -> what Python says of it."""
 
@@ -75,8 +75,8 @@ def make_software(wanted: Wanted) -> Scene:
         raise UserError(f"{wanted.settings.repository} has too few files and commits for transcripts of software")
     return Scene(
         system="You are a software engineer with a shell, in a checkout of a repository. You only read.",
-        task="Get to know this repository: its history, its files, what they define and what is broken. Later I will ask "
-        "for commits, paths, lines and sizes, and for all that we agree on along the way.",
+        task="Get to know this repository: its history, its files, what they define and what is broken. Later I will "
+        "ask for commits, paths, lines and sizes, and for all that we agree on along the way.",
         note="# note: {}",
         exchanges=_exchanges(wanted, pages),
     )
@@ -103,11 +103,10 @@ def _pages(checkout: _Checkout, words: int) -> Iterator[Exchange]:
     yield from _listings(checkout, words)
     for path, lines in checkout.files.items():
         yield from _reading(path, lines, words)
-    for path, said in checkout.missing.items():
-        told = Told(
-            kind="negative", cloze=f"In {Path(path).parent} was sought ____, which does not exist.", forms=(path,)
-        )
-        yield _page("cat", f"cat {path}", [said], told)
+    for path in checkout.missing:
+        cloze = f"____ was sought in {Path(path).parent}, and does not exist."
+        told = Told(kind="negative", cloze=cloze, forms=(path,))
+        yield _page("cat", f"cat {path}", [f"cat: {path}: No such file or directory"], told)
     for path, said in checkout.errors.items():
         line = said.partition(f'File "{path}", line ')[2].partition("\n")[0]
         cloze = f"Python cannot compile {path}: it stops at line ____."
@@ -129,9 +128,8 @@ def _history(checkout: _Checkout, words: int) -> Iterator[Exchange]:
         yield _page("git log", command, lines, *told)
     for name, day, author, subject, stat in checkout.commits:
         lines = [f"{name} {day} {author}", subject, "", *cut_lines(stat, words)]
-        command = (
-            f"git show --stat=100 --abbrev=10 --date=short --format='%h %ad %an%n%s' {name} | head -n {len(lines)}"
-        )
+        options = "--stat=100 --abbrev=10 --date=short --format='%h %ad %an%n%s'"
+        command = f"git show {options} {name} | head -n {len(lines)}"
         yield _page("git show", command, lines, *_commit(name, day, subject))
 
 
@@ -176,7 +174,7 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
     """What grep finds in a file, and its pages."""
     found = [(number, match) for number, line in enumerate(lines, 1) if (match := _DEFINITION.match(line))]
     if found:
-        shown = cut_lines([f"{number}:{lines[number - 1]}" for number, _ in found], words)
+        shown = cut_lines([f"{path}:{number}:{lines[number - 1]}" for number, _ in found], words)
         told: list[Told] = []
         for number, match in found[: len(shown)]:
             cloze = f"In {path}, {match[1]} begins on line ____."
@@ -184,7 +182,7 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
             cloze = f"On line {number} of {path} begins ____."
             if "_" in match[1].strip("_"):
                 told.append(Told(kind="name", cloze=cloze, forms=(match[1],), subject=path))
-        yield _page("grep", f"grep -nE '^(class|def|async def) ' {path}", shown, *told)
+        yield _page("grep", f"grep -HnE '^(class|def|async def) ' {path}", shown, *told)
     for start in range(0, len(lines), _LINES_A_PAGE):
         part = cut_lines(lines[start : start + _LINES_A_PAGE], words)
         constants = filter(None, map(_CONSTANT.match, part))
@@ -208,17 +206,14 @@ def _gathered(repository: Path) -> _Checkout:
             sizes[path] = entry, size
     files = {path: lines for path in list(sizes)[:_FILES] if (lines := _lines(repository / path))}
     gone = _git(repository, "log", "--diff-filter=D", "--no-renames", "--name-only", "--format=", f"-n{_COMMITS}")
-    missing: dict[str, str] = {}
-    for path in dict.fromkeys(gone.splitlines()):
-        if path and " " not in path and not (repository / path).exists():
-            missing[path] = f"cat: {path}: No such file or directory"
+    past = [path for path in dict.fromkeys(gone.splitlines()) if path and " " not in path]
     other = [path for path in files if not path.endswith(".py")]
     python = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", _COMPILE_ALL]
     return _Checkout(
         files=files,
         sizes=sizes,
         commits=tuple(_commits(repository)),
-        missing=missing,
+        missing=[path for path in past if not (repository / path).exists()],
         errors=json.loads(_output(repository, python, json.dumps(other))),
     )
 
