@@ -63,13 +63,14 @@ def _exchanges(wanted: Wanted, world: EnglishWorld) -> Iterator[Exchange]:
     queue = random.sample(everyone, len(everyone))
     new = min(1 - _AGAIN, len(everyone) / (2 * wanted.settings.exchanges))
     keys = {f"{subject}/{relation}": (subject, relation) for subject, relation in world.corrected}
+    corrected: set[str] = set()
+    """Subjects of corrections, whose passages are not shown again: they would repeat what is wrong."""
     free = list(everyone)
-    """Those without a correction so far; other passages are not shown again, as they would repeat what is wrong."""
-    tried: set[str] = set()
-    """Keys of what has been corrected."""
+    """All others."""
+    carriers = {key: world.corrections(*about)[0] for key, about in keys.items()}
     while True:
-        carriers = {key: world.corrections(*keys[key])[0] for key in wanted.taken if key in keys and key not in tried}
-        due = [key for key, carrier in carriers.items() if carrier in free]
+        known = [key for key in wanted.taken if key in keys and keys[key][0] not in corrected]
+        due = [key for key in known if carriers[key] not in corrected]
         told: list[Told] = []
         below = ""
         if wanted.corrects(len(due)):
@@ -77,7 +78,7 @@ def _exchanges(wanted: Wanted, world: EnglishWorld) -> Iterator[Exchange]:
             name, (subject, relation) = carriers[key], keys[key]
             below = f"\n{notice_text(world.notices[name])}"
             told.append(_told(world, subject, relation, corrected=True))
-            tried.add(key)
+            corrected.add(subject)
             free = [one for one in free if one != subject]
             queue = [one for one in queue if one != subject]
         else:

@@ -134,14 +134,16 @@ class Draft:
                 self._counts["correction"] += 1
                 self._later.append((at + random.randint(2, max(3, exchanges // 3)), planted.later))
                 self._later.sort(key=lambda due: due[0])
+                self._seen.append("\n".join(planted.later.told.forms).lower())  # nothing else may have this value
                 return planted
 
     def _is_new(self, told: Told) -> bool:
         """Whether no message has a form of it, where its subject is, and no fact its cloze."""
         if told.cloze in self._clozes or (told.kind != "correction" and told.key in self._places):
             return False
-        subject, forms = told.subject.lower(), [form.lower() for form in told.forms]
-        return not any(subject in text and any(form in text for form in forms) for text in self._seen)
+        subject = told.subject.lower()
+        about = [text for text in self._seen if subject in text] if subject else self._seen
+        return not any(form.lower() in text for form in told.forms for text in about)
 
     def _record(self, told: Told) -> None:
         """A fact of the last message."""

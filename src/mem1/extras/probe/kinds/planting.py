@@ -146,7 +146,7 @@ def _value(random: Random, half: Split, made: str, topic: str) -> str:
     """A value of this half: a ticket, path, host, number or product."""
     _, system, part = topic.split()
     while True:
-        number = random.randrange(100, 1000)
+        number = random.randrange(100, 10_000)
         value = {
             "ticket": f"{random.choice(_TICKETS)}-{random.randrange(10_000, 1_000_000)}",
             "path": f"/srv/{system}/{part}-{number}.{random.choice(('toml', 'yaml', 'env', 'csv'))}",

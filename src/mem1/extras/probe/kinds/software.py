@@ -4,7 +4,7 @@
     tool        src/mem1/jsonl.py:30:def read_objects(path: str | os.PathLike[str]) -> Iterator[...]:
     fact        In src/mem1/jsonl.py, read_objects begins on line ____.         30, near read_objects
 
-git and Python run once for many files, and what a command shows is cut from that; what grep, sed and cat would say is
+git and Python run once for many files, and what a command shows is cut from that; what grep and sed would say is
 read from the files themselves. Nothing is written: git takes no locks, and Python compiles without running or saving.
 Results have no times of files, owners, or paths outside the repository, so that any clone gives the same.
 """
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,8 +33,9 @@ _COMMITS, _FILES = 4_000, 1_500
 _COMMITS_A_PAGE, _LINES_A_PAGE = 16, 30
 _LONGEST_LINE = 160
 """Characters; files with longer lines are not shown."""
-_DEFINITION = re.compile(r"(?:async def|def|class) (\w{4,})")
-_CONSTANT = re.compile(r"([A-Z_][A-Z0-9_]{4,}) = (\d[\d_]*)(?: |$)")
+_DEFINES = ("def ", "class ", "async def ")
+_SHORTEST_NAME = 5
+"""Characters of a name that tells what a number is."""
 _COMPILE_ALL = """
 import json, sys, traceback
 shown = {}
@@ -60,8 +60,10 @@ class _Checkout:
     """Path -> (line of ls-tree, size in bytes) of its committed form."""
     commits: Sequence[tuple[str, str, str, str, Sequence[str]]]
     """(hash, day, author, subject, lines of --stat), the latest first."""
-    missing: Sequence[str]
-    """Paths that are gone."""
+    deletions: Sequence[tuple[str, str, Sequence[str]]]
+    """(hash, subject, paths) of commits that deleted files."""
+    gone: frozenset[str]
+    """Paths that were deleted and do not exist."""
     errors: Mapping[str, str]
     """Path that is no Python -> what Python says of it."""
 
@@ -103,10 +105,6 @@ def _pages(checkout: _Checkout, words: int) -> Iterator[Exchange]:
     yield from _listings(checkout, words)
     for path, lines in checkout.files.items():
         yield from _reading(path, lines, words)
-    for path in checkout.missing:
-        cloze = f"____ was sought in {Path(path).parent}, and does not exist."
-        told = Told(kind="negative", cloze=cloze, forms=(path,))
-        yield _page("cat", f"cat {path}", [f"cat: {path}: No such file or directory"], told)
     for path, said in checkout.errors.items():
         line = said.partition(f'File "{path}", line ')[2].partition("\n")[0]
         cloze = f"Python cannot compile {path}: it stops at line ____."
@@ -130,7 +128,18 @@ def _history(checkout: _Checkout, words: int) -> Iterator[Exchange]:
         lines = [f"{name} {day} {author}", subject, "", *cut_lines(stat, words)]
         options = "--stat=100 --abbrev=10 --date=short --format='%h %ad %an%n%s'"
         command = f"git show {options} {name} | head -n {len(lines)}"
-        yield _page("git show", command, lines, *_commit(name, day, subject))
+        _, date = _commit(name, day, subject)
+        yield _page("git show", command, lines, date)
+    for name, subject, paths in checkout.deletions:
+        lines = [f"{name} {subject}", "", *cut_lines(paths, words)]
+        folders = Counter(str(Path(path).parent) for path in paths)
+        told = [
+            Told(kind="negative", cloze=f"The commit {name} deleted ____; it no longer exists.", forms=(path,))
+            for path in lines[2:]
+            if path in checkout.gone and folders[str(Path(path).parent)] == 1
+        ]
+        command = f"git show --diff-filter=D --no-renames --name-only --format='%h %s' --abbrev=10 {name}"
+        yield _page("git show -D", f"{command} | head -n {len(lines)}", lines, *told)
 
 
 def _commit(name: str, day: str, subject: str) -> Iterator[Told]:
@@ -172,23 +181,25 @@ def _listings(checkout: _Checkout, words: int) -> Iterator[Exchange]:
 
 def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
     """What grep finds in a file, and its pages."""
-    found = [(number, match) for number, line in enumerate(lines, 1) if (match := _DEFINITION.match(line))]
+    found = [(number, line) for number, line in enumerate(lines, 1) if line.startswith(_DEFINES)]
     if found:
-        shown = cut_lines([f"{path}:{number}:{lines[number - 1]}" for number, _ in found], words)
+        shown = cut_lines([f"{path}:{number}:{line}" for number, line in found], words)
         told: list[Told] = []
-        for number, match in found[: len(shown)]:
-            cloze = f"In {path}, {match[1]} begins on line ____."
-            told.append(Told(kind="number", cloze=cloze, forms=(str(number),), subject=match[1]))
+        for number, line in found[: len(shown)]:
+            name = line.partition("(")[0].partition(":")[0].split()[-1]
+            cloze = f"In {path}, {name} begins on line ____."
+            if len(name) >= _SHORTEST_NAME:
+                told.append(Told(kind="number", cloze=cloze, forms=(str(number),), subject=name))
             cloze = f"On line {number} of {path} begins ____."
-            if "_" in match[1].strip("_"):
-                told.append(Told(kind="name", cloze=cloze, forms=(match[1],), subject=path))
+            if "_" in name.strip("_"):
+                told.append(Told(kind="name", cloze=cloze, forms=(name,), subject=path))
         yield _page("grep", f"grep -HnE '^(class|def|async def) ' {path}", shown, *told)
     for start in range(0, len(lines), _LINES_A_PAGE):
         part = cut_lines(lines[start : start + _LINES_A_PAGE], words)
-        constants = filter(None, map(_CONSTANT.match, part))
         values = [
-            Told(kind="number", cloze=f"In {path}, {match[1]} is ____.", forms=(match[2],), subject=match[1])
-            for match in constants
+            Told(kind="number", cloze=f"In {path}, {name} is ____.", forms=plain(value), subject=name)
+            for name, _, value in (line.partition(" = ") for line in part)
+            if name.isidentifier() and name.isupper() and len(name) >= _SHORTEST_NAME and value.isdecimal()
         ]
         if any(map(str.strip, part)):
             yield _page("sed", f"sed -n '{start + 1},{start + len(part)}p' {path}", part, *values)
@@ -205,15 +216,15 @@ def _gathered(repository: Path) -> _Checkout:
         if kind == "blob" and not set(path) & set(" '\"\\\n"):
             sizes[path] = entry, size
     files = {path: lines for path in list(sizes)[:_FILES] if (lines := _lines(repository / path))}
-    gone = _git(repository, "log", "--diff-filter=D", "--no-renames", "--name-only", "--format=", f"-n{_COMMITS}")
-    past = [path for path in dict.fromkeys(gone.splitlines()) if path and " " not in path]
+    deletions = tuple(_deletions(repository))
     other = [path for path in files if not path.endswith(".py")]
     python = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", _COMPILE_ALL]
     return _Checkout(
         files=files,
         sizes=sizes,
         commits=tuple(_commits(repository)),
-        missing=[path for path in past if not (repository / path).exists()],
+        deletions=deletions,
+        gone=frozenset(path for *_, paths in deletions for path in paths if not (repository / path).exists()),
         errors=json.loads(_output(repository, python, json.dumps(other))),
     )
 
@@ -234,6 +245,15 @@ def _commits(repository: Path) -> Iterator[tuple[str, str, str, str, Sequence[st
         head, *stat = entry.splitlines()
         name, day, author, subject = head.split("\x01")
         yield name, day, author, subject, [line for line in stat if line.strip()]
+
+
+def _deletions(repository: Path) -> Iterator[tuple[str, str, Sequence[str]]]:
+    only = ("--no-merges", "--diff-filter=D", "--no-renames", "--name-only")
+    text = _git(repository, "log", *only, "--abbrev=10", "--format=%x00%h%x01%s", f"-n{_COMMITS}")
+    for entry in text.split("\0")[1:]:
+        head, *paths = entry.splitlines()
+        name, subject = head.split("\x01")
+        yield name, subject, [path for path in paths if path.strip()]
 
 
 def _git(repository: Path, *arguments: str) -> str:
