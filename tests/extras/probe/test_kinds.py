@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 from mem1.errors import UserError
 from mem1.extras.probe.kinds import FEWEST, KINDS, Settings, make_transcript
 from mem1.extras.probe.kinds.planting import PLANTED, Planted, plant
-from mem1.extras.probe.kinds.search import make_search
+from mem1.extras.probe.kinds.search import facts_of
 from mem1.extras.probe.transcripts import FACTS, Fact, Transcript, check_fact, read_transcripts
 from mem1.jsonl import write_objects
 from mem1.messages import check
@@ -26,9 +25,10 @@ from mem1.tasks.english import names
 
 SPLITS = ("development", "test")
 GIT = shutil.which("git")
+needs_git = pytest.mark.skipif(not GIT, reason="needs git")
 kinds = pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.skipif(kind == "software" and not GIT, reason="no git")) for kind in KINDS],
+    [pytest.param(kind, marks=[needs_git] if kind == "software" else []) for kind in KINDS],
 )
 
 
@@ -195,7 +195,7 @@ def test_two_thousand_exchanges_take_seconds(kind: str, settings: Settings):
     )
 
 
-@pytest.mark.skipif(not GIT, reason="no git")
+@needs_git
 def test_commands_of_software_say_what_they_would_say_in_a_shell_and_write_nothing(settings: Settings):
     folder = settings.repository
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -216,8 +216,6 @@ def test_commands_of_software_say_what_they_would_say_in_a_shell_and_write_nothi
 
 
 def test_search_takes_whole_dates_apart_and_leaves_out_what_is_in_the_title(tmp_path: Path):
-    from mem1.extras.probe.kinds.search import facts_of
-
     text = "The Alvex Bridge was opened by Mira Toll on May 3, 1961 and cost 4,250 pounds, as the old Alvex Bridge had."
     told = {fact.kind: fact for fact in facts_of("Alvex Bridge (Oslo)", text)}
     assert told["date"].forms == ("May 3, 1961", "3 May 1961", "1961-05-03")
@@ -232,10 +230,8 @@ def test_search_takes_whole_dates_apart_and_leaves_out_what_is_in_the_title(tmp_
         ("office", {"exchanges": FEWEST - 1}, "at least 20 exchanges, not 19"),
         ("search", {"corpus": None}, "need a corpus"),
         ("search", {"corpus": Path("nowhere.jsonl")}, "no file nowhere.jsonl"),
-        pytest.param(
-            *("software", {"repository": Path("nowhere")}, "is no checkout"),
-            marks=pytest.mark.skipif(not GIT, reason="no git"),
-        ),
+        pytest.param("software", {"repository": Path("nowhere")}, "is no checkout", marks=needs_git),
+        pytest.param("software", {"repository": Path(__file__).parent}, "checkout", marks=needs_git),
     ],
 )
 def test_what_cannot_be_made_is_an_error(kind: str, change: dict[str, Any], message: str, settings: Settings):
@@ -244,10 +240,9 @@ def test_what_cannot_be_made_is_an_error(kind: str, change: dict[str, Any], mess
 
 
 def test_a_corpus_that_is_too_small_is_an_error(tmp_path: Path):
-    write_objects(tmp_path / "small.jsonl", itertools.islice(map(passage, range(2)), 2))
+    write_objects(tmp_path / "small.jsonl", map(passage, range(2)))
     with pytest.raises(UserError, match="give more"):
         make_transcript("search", "test", 0, Settings(corpus=tmp_path / "small.jsonl"))
     write_objects(tmp_path / "odd.jsonl", [{"id": "1", "title": "No text"}])
     with pytest.raises(UserError, match=r"odd\.jsonl:1: a passage has a title and a text"):
         make_transcript("search", "test", 0, Settings(corpus=tmp_path / "odd.jsonl"))
-    assert make_search.__doc__

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.probe.kinds.parts import Exchange, Scene, Told, Wanted, cut_lines, dated, plain, split_of
@@ -31,8 +30,8 @@ _SECONDS = 60
 _COMMITS, _FILES = 4_000, 1_500
 """Most commits and files that are looked at."""
 _COMMITS_A_PAGE, _LINES_A_PAGE = 16, 30
-_LONGEST_LINE = 160
-"""Characters; files with longer lines are not shown."""
+_LONGEST_LINE, _MOST_LINES = 160, 3_000
+"""Characters of a line, and lines; files with longer or more lines are not shown."""
 _DEFINES = ("def ", "class ", "async def ")
 _SHORTEST_NAME = 5
 """Characters of a name that tells what a number is."""
@@ -44,7 +43,7 @@ for path in json.load(sys.stdin):
         text = file.read()
     try:
         compile(text, path, "exec")
-    except SyntaxError as error:
+    except Exception as error:
         shown[path] = "".join(traceback.format_exception_only(error))
 json.dump(shown, sys.stdout)
 """
@@ -193,7 +192,7 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
             cloze = f"On line {number} of {path} begins ____."
             if "_" in name.strip("_"):
                 told.append(Told(kind="name", cloze=cloze, forms=(name,), subject=path))
-        yield _page("grep", f"grep -HnE '^(class|def|async def) ' {path}", shown, *told)
+        yield _page("grep", f"grep -HnE -m {len(shown)} '^(class|def|async def) ' {path}", shown, *told)
     for start in range(0, len(lines), _LINES_A_PAGE):
         part = cut_lines(lines[start : start + _LINES_A_PAGE], words)
         values = [
@@ -208,6 +207,8 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
 @lru_cache(maxsize=4)
 def _gathered(repository: Path) -> _Checkout:
     """Runs every tool once."""
+    if _git(repository, "rev-parse", "--show-prefix").strip():
+        raise UserError(f"{repository} is a folder within a checkout; give the checkout itself")
     listed = _git(repository, "ls-tree", "-r", "-l", "-z", "--abbrev=10", "HEAD")
     sizes: dict[str, tuple[str, str]] = {}
     for entry in filter(None, listed.split("\0")):
@@ -230,12 +231,13 @@ def _gathered(repository: Path) -> _Checkout:
 
 
 def _lines(path: Path) -> list[str]:
-    """Of a text; empty: it is none, or has lines that are too long."""
+    """Of a text that can be shown; else none."""
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError):
         return []
-    return [] if any(len(line) > _LONGEST_LINE for line in lines) else lines
+    fits = lines != [""] and len(lines) <= _MOST_LINES and max(map(len, lines)) <= _LONGEST_LINE
+    return lines if fits else []
 
 
 def _commits(repository: Path) -> Iterator[tuple[str, str, str, str, Sequence[str]]]:
@@ -258,7 +260,9 @@ def _deletions(repository: Path) -> Iterator[tuple[str, str, Sequence[str]]]:
 
 def _git(repository: Path, *arguments: str) -> str:
     try:
-        return _output(repository, ["git", "-c", "core.quotePath=false", *arguments])
+        return _output(
+            repository, ["git", "-c", f"safe.directory={repository}", "-c", "core.quotePath=false", *arguments]
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(
             f"{repository} is no checkout of git with a commit, or git is missing ({error}); give the folder of a clone"
@@ -266,8 +270,9 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def _output(repository: Path, command: Sequence[str], given: str = "") -> str:
-    quiet: dict[str, Any] = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    environment = {**os.environ, **quiet, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {**own, **quiet, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
             command,
