@@ -159,18 +159,21 @@ def test_development_and_test_share_no_planted_value_and_no_subject(kind: str, s
     values, subjects = [], []
     for split in SPLITS:
         facts = [fact for number in range(3) for fact in make_transcript(kind, split, number, settings).facts]
-        values.append({form for fact in facts if not fact.subject and kind != "software" for form in fact.forms})
-        subjects.append({fact.subject for fact in facts if fact.subject and kind != "software"})
-        assert facts
+        values.append({form for fact in facts if not fact.subject for form in fact.forms})
+        subjects.append({fact.subject for fact in facts if fact.subject})
+        assert values[-1] and subjects[-1]
     assert not values[0] & values[1] and not subjects[0] & subjects[1]
-    if kind == "software":  # one repository, whose pages belong to one split each
-        seen = [set(commands(make_transcript(kind, split, 0, settings))) for split in SPLITS]
-        assert seen[0] and seen[1] and not seen[0] & seen[1]
+    calls = [{str(call) for call in asked(make_transcript(kind, split, 0, settings))} for split in SPLITS]
+    assert kind == "office" or not calls[0] & calls[1]  # mails have numbers
+
+
+def asked(made: Transcript) -> list[dict[str, Any]]:
+    calls = [call for message in made.messages for call in message.get("tool_calls", ())]
+    return [json.loads(call["function"]["arguments"]) for call in calls]
 
 
 def commands(made: Transcript) -> list[str]:
-    calls = [call for message in made.messages for call in message.get("tool_calls", ())]
-    return [json.loads(call["function"]["arguments"])["command"] for call in calls]
+    return [arguments["command"] for arguments in asked(made)]
 
 
 def test_values_that_are_planted_belong_to_one_half():

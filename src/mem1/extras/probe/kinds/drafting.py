@@ -113,7 +113,8 @@ class Draft:
         choice = [told for told in exchange.told if told.kind != "correction"]
         self._wanted.random.shuffle(choice)
         choice.sort(key=lambda told: self._counts["correction" if told.key else told.kind])
-        picked = next(filter(self._is_new, choice), None)
+        asked = json.dumps(exchange.arguments, ensure_ascii=False).lower()
+        picked = next((told for told in choice if self._is_new(told, asked)), None)
         self._counts["correction"] += picked is not None and bool(picked.key)  # it is to come
         return picked
 
@@ -137,12 +138,12 @@ class Draft:
                 self._seen.append("\n".join(planted.later.told.forms).lower())  # nothing else may have this value
                 return planted
 
-    def _is_new(self, told: Told) -> bool:
-        """Whether no message has a form of it, where its subject is, and no fact its cloze."""
+    def _is_new(self, told: Told, asked: str = "") -> bool:
+        """Whether no fact has its cloze, and neither a message nor what is `asked` a form of it and its subject."""
         if told.cloze in self._clozes or (told.kind != "correction" and told.key in self._places):
             return False
         subject = told.subject.lower()
-        about = [text for text in self._seen if subject in text] if subject else self._seen
+        about = [text for text in (*self._seen, asked) if subject in text]
         return not any(form.lower() in text for form in told.forms for text in about)
 
     def _record(self, told: Told) -> None:

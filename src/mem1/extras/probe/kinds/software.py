@@ -17,12 +17,12 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from mem1.errors import UserError
-from mem1.extras.probe.kinds.parts import Exchange, Scene, Told, Wanted, cut_lines, dated, plain, split_of
+from mem1.extras.probe.kinds.parts import Exchange, Scene, Split, Told, Wanted, cut_lines, dated, plain, split_of
 from mem1.tasks.english.world import MONTHS
 
 _SECONDS = 60
@@ -69,11 +69,10 @@ class _Checkout:
 
 def make_software(wanted: Wanted) -> Scene:
     """See `KINDS`. Raises UserError where the repository is no checkout, or git is missing."""
-    checkout = _gathered(wanted.settings.repository.resolve())
-    words = wanted.settings.result_words
-    pages = [page for page in _pages(checkout, words) if split_of(page.arguments["command"]) == wanted.split]
+    settings = wanted.settings
+    pages = _pages_of(settings.repository.resolve(), settings.result_words, wanted.split)
     if not pages:
-        raise UserError(f"{wanted.settings.repository} has too few files and commits for transcripts of software")
+        raise UserError(f"{settings.repository} has too few files and commits for transcripts of software")
     return Scene(
         system="You are a software engineer with a shell, in a checkout of a repository. You only read.",
         task="Get to know this repository: its history, its files, what they define and what is broken. Later I will "
@@ -81,6 +80,17 @@ def make_software(wanted: Wanted) -> Scene:
         note="# note: {}",
         exchanges=_exchanges(wanted, pages),
     )
+
+
+@lru_cache(maxsize=8)
+def _pages_of(repository: Path, words: int, split: Split) -> Sequence[Exchange]:
+    """The pages of a split, with those facts that are of the split too: others may tell of the same file or commit."""
+    found: list[Exchange] = []
+    for page in _pages(_gathered(repository), words):
+        if split_of(page.arguments["command"]) == split:
+            told = tuple(told for told in page.told if split_of(told.subject or told.forms[0]) == split)
+            found.append(replace(page, told=told))
+    return found
 
 
 def _exchanges(wanted: Wanted, pages: Sequence[Exchange]) -> Iterator[Exchange]:
@@ -107,7 +117,7 @@ def _pages(checkout: _Checkout, words: int) -> Iterator[Exchange]:
     for path, said in checkout.errors.items():
         line = said.partition(f'File "{path}", line ')[2].partition("\n")[0]
         cloze = f"Python cannot compile {path}: it stops at line ____."
-        told = [Told(kind="number", cloze=cloze, forms=(line,), subject=path)] if line.isdigit() else []
+        told = [Told(kind="number", cloze=cloze, forms=(line,), subject=path)] if len(line) > 1 else []
         yield _page("python", f"python -m py_compile {path}", said.splitlines(), *told)
 
 
@@ -161,12 +171,8 @@ def _listings(checkout: _Checkout, words: int) -> Iterator[Exchange]:
             for path in shown
             if len(checkout.sizes[path][1]) > 2
         ]
-        yield _page(
-            "ls",
-            f"git ls-tree -l --abbrev=10 HEAD {folder}/ | grep blob | head -n {len(shown)}",
-            listed[: len(shown)],
-            *told,
-        )
+        command = f"git ls-tree -l --abbrev=10 HEAD {folder}/ | grep blob | head -n {len(shown)}"
+        yield _page("ls", command, listed[: len(shown)], *told)
         counted = [(path, len(checkout.files[path])) for path in paths if path in checkout.files][: words // 4]
         lengths = [
             Told(kind="number", cloze=f"{path} has ____ lines.", forms=(str(length),), subject=path)
@@ -187,7 +193,7 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
         for number, line in found[: len(shown)]:
             name = line.partition("(")[0].partition(":")[0].split()[-1]
             cloze = f"In {path}, {name} begins on line ____."
-            if len(name) >= _SHORTEST_NAME:
+            if len(name) >= _SHORTEST_NAME and number > 9:
                 told.append(Told(kind="number", cloze=cloze, forms=(str(number),), subject=name))
             cloze = f"On line {number} of {path} begins ____."
             if "_" in name.strip("_"):
@@ -198,7 +204,8 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
         values = [
             Told(kind="number", cloze=f"In {path}, {name} is ____.", forms=plain(value), subject=name)
             for name, _, value in (line.partition(" = ") for line in part)
-            if name.isidentifier() and name.isupper() and len(name) >= _SHORTEST_NAME and value.isdecimal()
+            if name.isidentifier() and name.isupper() and len(name) >= _SHORTEST_NAME
+            if value.isdecimal() and int(value) > 9
         ]
         if any(map(str.strip, part)):
             yield _page("sed", f"sed -n '{start + 1},{start + len(part)}p' {path}", part, *values)
@@ -217,13 +224,14 @@ def _gathered(repository: Path) -> _Checkout:
         if kind == "blob" and not set(path) & set(" '\"\\\n"):
             sizes[path] = entry, size
     files = {path: lines for path in list(sizes)[:_FILES] if (lines := _lines(repository / path))}
-    deletions = tuple(_deletions(repository))
+    deleting = _log(repository, "--diff-filter=D", "--no-renames", "--name-only")
+    deletions = [(name, subject, paths) for name, _, _, subject, paths in deleting]
     other = [path for path in files if not path.endswith(".py")]
     python = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", _COMPILE_ALL]
     return _Checkout(
         files=files,
         sizes=sizes,
-        commits=tuple(_commits(repository)),
+        commits=list(_log(repository, "--stat=100")),
         deletions=deletions,
         gone=frozenset(path for *_, paths in deletions for path in paths if not (repository / path).exists()),
         errors=json.loads(_output(repository, python, json.dumps(other))),
@@ -240,29 +248,20 @@ def _lines(path: Path) -> list[str]:
     return lines if fits else []
 
 
-def _commits(repository: Path) -> Iterator[tuple[str, str, str, str, Sequence[str]]]:
-    form = "--format=%x00%h%x01%ad%x01%an%x01%s"
-    text = _git(repository, "log", "--no-merges", "--stat=100", "--abbrev=10", "--date=short", form, f"-n{_COMMITS}")
+def _log(repository: Path, *options: str) -> Iterator[tuple[str, str, str, str, Sequence[str]]]:
+    """(hash, day, author, subject, lines below) of each commit, the latest first."""
+    form = ("--abbrev=10", "--date=short", "--format=%x00%h%x01%ad%x01%an%x01%s")
+    text = _git(repository, "log", "--no-merges", *form, f"-n{_COMMITS}", *options)
     for entry in text.split("\0")[1:]:
-        head, *stat = entry.splitlines()
+        head, *below = entry.split("\n")
         name, day, author, subject = head.split("\x01")
-        yield name, day, author, subject, [line for line in stat if line.strip()]
-
-
-def _deletions(repository: Path) -> Iterator[tuple[str, str, Sequence[str]]]:
-    only = ("--no-merges", "--diff-filter=D", "--no-renames", "--name-only")
-    text = _git(repository, "log", *only, "--abbrev=10", "--format=%x00%h%x01%s", f"-n{_COMMITS}")
-    for entry in text.split("\0")[1:]:
-        head, *paths = entry.splitlines()
-        name, subject = head.split("\x01")
-        yield name, subject, [path for path in paths if path.strip()]
+        yield name, day, author, subject, [line for line in below if line.strip()]
 
 
 def _git(repository: Path, *arguments: str) -> str:
     try:
-        return _output(
-            repository, ["git", "-c", f"safe.directory={repository}", "-c", "core.quotePath=false", *arguments]
-        )
+        options = ("-c", f"safe.directory={repository}", "-c", "core.quotePath=false")
+        return _output(repository, ["git", *options, *arguments])
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(
             f"{repository} is no checkout of git with a commit, or git is missing ({error}); give the folder of a clone"
