@@ -148,6 +148,14 @@ def test_facts_are_of_all_kinds_and_spread_over_the_transcript_and_a_third_are_p
 
 
 @kinds
+def test_results_are_about_as_long_as_they_may_be_at_most(kind: str, settings: Settings):
+    for words in (60, 300):
+        made = make_transcript(kind, "test", 0, Settings(**{**vars(settings), "result_words": words}))
+        lengths = [len(message["content"].split()) for message in made.messages if message["role"] == "tool"]
+        assert sum(length > words + 20 for length in lengths) <= len(lengths) / 4 and max(lengths) < words + 60
+
+
+@kinds
 def test_the_same_arguments_give_the_same_transcript_and_others_another(kind: str, settings: Settings):
     made = make_transcript(kind, "test", 5, settings)
     assert make_transcript(kind, "test", 5, settings) == made

@@ -8,6 +8,7 @@ the results tell. Of the kinds of facts that there is a choice of, the one with 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ _RATE = 0.5
 _PLANTED_SHARE = 0.5
 _SAYS = 0.15
 """Share of the turns in which the assistant says something beside its call."""
+_TRIES = 100
+"""Topics that are drawn before one is used again."""
 _ASIDES = (
     "I look at the next one.",
     "That helps; on to what is still missing.",
@@ -47,6 +50,8 @@ class Draft:
         self._planted = 0
         """Number of facts that were planted."""
         self._clozes: set[str] = set()
+        self._topics: set[str] = set()
+        """Of what was planted."""
         self._seen: list[str] = []
         """Texts of the messages so far, in lower case."""
         self._later: list[tuple[int, Planted]] = []
@@ -124,19 +129,20 @@ class Draft:
             return self._later.pop(0)[1]
         random = self._wanted.random
         kind = min(PLANTED, key=lambda kind: (self._counts[kind], random.random()))
-        while True:
+        for tries in itertools.count():
             planted = plant(random, self._wanted.half, kind)
-            new = self._is_new(planted.told)
-            if planted.later is None:
-                if new:
-                    return planted
-            elif new and self._is_new(planted.later.told):
-                exchanges = self._wanted.settings.exchanges
-                self._counts["correction"] += 1
-                self._later.append((at + random.randint(2, max(3, exchanges // 3)), planted.later))
-                self._later.sort(key=lambda due: due[0])
-                self._seen.append("\n".join(planted.later.told.forms).lower())  # nothing else may have this value
-                return planted
+            later = planted.later
+            if planted.topic in self._topics and tries < _TRIES:
+                continue
+            if self._is_new(planted.told) and (later is None or self._is_new(later.told)):
+                break
+        self._topics.add(planted.topic)
+        if later is not None:
+            self._counts["correction"] += 1
+            self._later.append((at + random.randint(2, max(3, self._wanted.settings.exchanges // 3)), later))
+            self._later.sort(key=lambda due: due[0])
+            self._seen.append("\n".join(later.told.forms).lower())  # nothing else may have this value
+        return planted
 
     def _is_new(self, told: Told, asked: str = "") -> bool:
         """Whether no fact has its cloze, and neither a message nor what is `asked` a form of it and its subject."""

@@ -1,10 +1,10 @@
 """An agent in an office with a shop: mails, lists of orders, pages of products, and a calendar, all invented.
 
 assistant   read_mail({"id": 1041})
-tool        From: Corin Ashmont, Pellick Timber ... invoice INV-48213 ... 4,318.50 dollars ... due on 3 May 2027 ...
-fact        The invoice INV-48213 of Pellick Timber is over ____ dollars.   4,318.50, near INV-48213, until then:
-tool        From: Corin Ashmont ... The amount of INV-48213 was wrong. Please pay 4,118.50 dollars.
-fact        After a correction: the invoice INV-48213 ...                   4,118.50; stale: 4,318.50
+tool        From: Corin Ashmont, Pellick Timber ... invoice INV-482130 ... 4,318.50 dollars ... due on 3 May 2027 ...
+fact        The invoice INV-482130 of Pellick Timber is over ____ dollars.   4,318.50, near INV-482130, until then:
+tool        From: Corin Ashmont ... The amount of INV-482130 was wrong. Please pay 4,118.50 dollars.
+fact        After a correction: the invoice INV-482130 ...                   4,118.50; stale: 4,318.50
 """
 
 from __future__ import annotations
@@ -101,6 +101,14 @@ class _Desk:
     open: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     """Key -> (what may be corrected, its subject, its value), until it is."""
     mails: Iterator[int] = field(default_factory=lambda: itertools.count(1001))
+    numbers: set[str] = field(default_factory=set)
+    """All that were given out."""
+    strangers: list[str] = field(default_factory=list)
+    """Firms that have not introduced anybody."""
+
+    def __post_init__(self) -> None:
+        firms = names.firms(self.half)
+        self.strangers = self.random.sample(firms, len(firms))
 
     def person(self) -> str:
         while True:
@@ -112,10 +120,12 @@ class _Desk:
         return self.random.choice(names.firms(self.half))
 
     def number(self, prefix: str) -> str:
-        """An identifier of five digits: INV-48213."""
-        while not in_half(found := f"{prefix}-{self.random.randrange(10_000, 100_000)}", self.half):
-            pass
-        return found
+        """A new identifier of six digits: INV-4821300."""
+        while True:
+            found = f"{prefix}-{self.random.randrange(100_000, 1_000_000)}"
+            if in_half(found, self.half) and found not in self.numbers:
+                self.numbers.add(found)
+                return found
 
     def value(self, what: str) -> str:
         random = self.random
@@ -179,7 +189,10 @@ def _appointment(desk: _Desk, words: int) -> Exchange:
 
 
 def _introduction(desk: _Desk, words: int) -> Exchange:
-    firm, about, new = desk.firm(), desk.random.choice(_SUBJECTS), desk.person()
+    """At most one of each firm, as a second would overtake it."""
+    if not desk.strangers:
+        return _invoice(desk, words)
+    firm, about, new = desk.strangers.pop(), desk.random.choice(_SUBJECTS), desk.person()
     number = desk.number("CUS")
     body = [f"From now on {new} looks after the {about} at {firm}.", f"Our customer number with you is {number}."]
     told = (

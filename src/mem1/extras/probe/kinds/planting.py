@@ -27,7 +27,10 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-_WHEN = _words("nightly weekly regional quarterly legacy partner mobile internal archived hourly")
+_WHEN = _words(
+    "nightly weekly hourly monthly quarterly yearly regional national legacy partner mobile internal external archived "
+    "public private manual shared local former"
+)
 _SYSTEMS = _words(
     "billing ledger payroll catalogue shipping returns pricing search mailing audit booking archive metrics gateway "
     "loyalty staging customs tariff inventory voucher"
@@ -106,6 +109,8 @@ _OVERTAKEN: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 class Planted:
     """A sentence that states a fact, and who says it."""
 
+    topic: str
+    """What it is about."""
     told: Told
     sentence: str
     voice: _Voice
@@ -132,7 +137,7 @@ def _planted(random: Random, kind: str, topic: str, value: str, sentence: str, c
     """`key`: the value that is overtaken; empty: none is."""
     told = Told(kind=kind, cloze=cloze.format(topic=topic, value=BLANK), forms=plain(value), key=key)
     voice: _Voice = "user" if kind in ("rule", "decision") else random.choice(("assistant", "result", "result"))
-    return Planted(told=told, sentence=sentence.format(topic=topic, value=value, old=key), voice=voice)
+    return Planted(topic=topic, told=told, sentence=sentence.format(topic=topic, value=value, old=key), voice=voice)
 
 
 def _topic(random: Random, half: Split) -> str:
