@@ -173,14 +173,16 @@ def _taken(
 def _tables(
     rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]], transcripts: Sequence[Transcript]
 ) -> list[Any]:
-    from mem1.extras.probe.page import columns, kind_columns
+    from mem1.extras.probe.page import kind_columns, narrow_columns
 
     facts = sum(len(transcript.facts) for transcript in transcripts)
+    shares = " and ".join(dict.fromkeys(f"{100 * row['share']:g} %" for row in rows))
+    cycles = " and ".join(dict.fromkeys(str(row["cycles"]) for row in rows))
     caption = (
-        f"{facts} facts, {len(transcripts)} transcripts. Shares of the facts that hold, with the 95 % interval of the "
-        "recall over transcripts; tokens are estimated, over those of the transcript."
+        f"{facts} facts, {len(transcripts)} transcripts; {shares} of the tokens may be kept, cycles: {cycles}. "
+        "Shares of the facts that hold; the interval is that of the recall over transcripts."
     )
-    tables = [printed(*columns(rows), caption=caption)]
+    tables = [printed(*narrow_columns(rows), caption=caption)]
     if len(by_kind) > 1:
         tables.append(printed(*kind_columns(by_kind), caption="Recall by kind of transcript."))
     return tables

@@ -35,6 +35,15 @@ def columns(rows: Rows) -> Columns:
     return headings, [_cells(row) for row in rows]
 
 
+def narrow_columns(rows: Rows) -> Columns:
+    """Those that a terminal has room for; tokens and cycles where they differ."""
+    headings, cells = columns(rows)
+    wanted = ["memory", "recall", "95 %", "answered", "recoverable", "stale", "keeps"]
+    wanted[1:1] = [name for name in ("may keep", "cycles") if len({line[headings.index(name)] for line in cells}) > 1]
+    places = [headings.index(name) for name in wanted]
+    return wanted, [[line[place] for place in places] for line in cells]
+
+
 def _cells(row: Mapping[str, Any]) -> list[str | None]:
     ahead = None
     if "ahead" in row:
@@ -72,14 +81,18 @@ def probe_page(rows: Rows, by_kind: Mapping[str, Rows], *, writer: str | None) -
     """The page of these memories; `writer`: the model that wrote for some."""
     counts = f"{rows[0]['facts']:,} facts in {rows[0]['transcripts']} transcripts"
     counts += f"; summaries and notes by {writer}." if writer else "; no model wrote."
-    tables = [Table(*columns(rows), meanings=_MEANINGS), counts]
-    sections = [Section("At equally many tokens", tables)]
+    sections = [Section("At equally many tokens", [_table(columns(rows)), counts])]
     figures = [_curve(rows, cycles) for cycles in dict.fromkeys(row["cycles"] for row in rows)]
     if len({row["share"] for row in rows}) > 1:
         sections.append(Section("Over tokens", [Figures(figures)]))
     if len(by_kind) > 1:
-        sections.append(Section("By kind of transcript", [Table(*kind_columns(by_kind)), Figures([_bars(by_kind)])]))
+        sections.append(Section("By kind of transcript", [_table(kind_columns(by_kind)), Figures([_bars(by_kind)])]))
     return Page(kind="probe", title="What memories keep", sections=sections)
+
+
+def _table(columns: Columns) -> Table:
+    headings, cells = columns
+    return Table(headings=headings, rows=cells, meanings=_MEANINGS)
 
 
 def _curve(rows: Rows, cycles: int) -> Figure:
