@@ -32,6 +32,8 @@ _COMMITS, _FILES = 4_000, 1_500
 _COMMITS_A_PAGE, _LINES_A_PAGE = 16, 30
 _LONGEST_LINE, _MOST_LINES = 160, 3_000
 """Characters of a line, and lines; files with longer or more lines are not shown."""
+_SETTINGS = ("core.quotePath=false", "core.fsmonitor=false", "log.showSignature=false", "diff.external=")
+"""Of git: a repository's own configuration could name programs that git would start."""
 _DEFINES = ("def ", "class ", "async def ")
 _SHORTEST_NAME = 5
 """Characters of a name that tells what a number is."""
@@ -251,7 +253,7 @@ def _lines(path: Path) -> list[str]:
 def _log(repository: Path, *options: str) -> Iterator[tuple[str, str, str, str, Sequence[str]]]:
     """(hash, day, author, subject, lines below) of each commit, the latest first."""
     form = ("--abbrev=10", "--date=short", "--format=%x00%h%x01%ad%x01%an%x01%s")
-    text = _git(repository, "log", "--no-merges", *form, f"-n{_COMMITS}", *options)
+    text = _git(repository, "log", "--no-merges", "--no-ext-diff", "--no-textconv", *form, f"-n{_COMMITS}", *options)
     for entry in text.split("\0")[1:]:
         head, *below = entry.split("\n")
         name, day, author, subject = head.split("\x01")
@@ -260,7 +262,7 @@ def _log(repository: Path, *options: str) -> Iterator[tuple[str, str, str, str, 
 
 def _git(repository: Path, *arguments: str) -> str:
     try:
-        options = ("-c", f"safe.directory={repository}", "-c", "core.quotePath=false")
+        options = [part for setting in _SETTINGS for part in ("-c", setting)]
         return _output(repository, ["git", *options, *arguments])
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(
