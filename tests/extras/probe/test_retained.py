@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mem1.extras.probe.retained import Text, Verdict, invented, is_exact, normal, verdict
+from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact
 
 HOST = Fact(kind="correction", cloze="It is ____.", forms=("host-2.internal",), message=0, stale=("host-1.internal",))
@@ -34,25 +34,9 @@ def test_what_stands_behind_a_handle_is_recoverable():
     assert verdict(HOST, Text("host-1.internal [abc]", behind="host-2.internal")) is Verdict.STALE
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [("A  B\nc", "a b c"), ("1,234,567 of 12,34", "1234567 of 12,34"), ("x, 1,234.", "x, 1234."), ("ﬁ５", "fi5")],
-)
-def test_texts_are_compared_in_one_form(text: str, found: str):
-    assert normal(text) == found
-
-
-@pytest.mark.parametrize("word", ["17", "ops-17", "/srv/eu", "src/x.py", "dead_letters", "3.14"])
-def test_exact_words(word: str):
-    assert is_exact(word)
-
-
-@pytest.mark.parametrize("word", ["7", "host", "and/", "well-known", "a_b"])
-def test_other_words(word: str):
-    assert not is_exact(word)
-
-
 def test_invented_words_are_exact_ones_that_nobody_said():
     source = Text("Ticket OPS-17: the limit of 1,200 is in /srv/eu/limits.toml.")
     assert invented(Text("OPS-17, 1200, limits.toml and /srv/eu/limits.toml"), source) == ()
+    day = Text("It is due on 3 May 2027.")
+    assert invented(Text("due 2027-05-03"), day) == () and invented(Text("due 2027-05-04"), day) == ("2027-05-04",)
     assert invented(Text("OPS-18 and 1300 in /srv/limits.toml"), source) == ("/srv/limits.toml", "1300", "ops-18")

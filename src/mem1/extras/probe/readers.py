@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from mem1.extras.probe.compressors import phrases
-from mem1.extras.probe.retained import normal, words
 from mem1.extras.probe.transcripts import BLANK, Fact
 from mem1.extras.probe.writers import Write
+from mem1.messages.exact import normal, words
 
 _WORDS = 12
 """Most words of an answer that counts: a text that holds everything is none."""

@@ -4,23 +4,20 @@
     invented(Text("ticket OPS-17, OPS-18"), Text("... OPS-17 ..."))   ->   ("ops-18",)
 
 A fact is retained where one of its forms stands as whole words, and its subject near it; it is stale where only a value
-stands that it has overtaken. Texts are compared in small letters, with single spaces, and without the commas of
-thousands.
+stands that it has overtaken. Texts are compared in the form of `mem1.messages.exact.normal`.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
 
 from mem1.extras.probe.transcripts import Fact
+from mem1.messages.exact import dates, is_exact, normal, words
 
 NEAR = 300
 """Characters between a form and its subject, at most."""
-_AROUND = ".,;:!?()[]{}<>\"'`*|=\u201c\u201d\u2018\u2019\u00ab\u00bb"
-"""Signs around words."""
 
 
 class Verdict(str, Enum):
@@ -48,6 +45,11 @@ class Text:
         """Words with digits, paths and other exact names in it."""
         return frozenset(word for word in words(self.normal) if is_exact(word))
 
+    @cached_property
+    def dates(self) -> frozenset[str]:
+        """Days that stand in it, in any form, as "2027-05-03"."""
+        return frozenset(day for day, _ in dates(list(words(self.normal))))
+
 
 def verdict(fact: Fact, text: Text) -> Verdict:
     """What the text keeps of a fact that holds."""
@@ -60,32 +62,8 @@ def verdict(fact: Fact, text: Text) -> Verdict:
 
 def invented(text: Text, source: Text) -> tuple[str, ...]:
     """Exact words of the text that stand nowhere in its source, in order."""
-    return tuple(sorted(word for word in text.anchors - source.anchors if word not in source.normal))
-
-
-def normal(text: str) -> str:
-    """Small letters, single spaces, digits without commas between them."""
-    flat = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    parts = flat.split(",")
-    joined = [parts[0]]
-    for part in parts[1:]:
-        thousands = joined[-1][-1:].isdigit() and part[:3].isdigit() and len(part) > 2 and not part[3:4].isdigit()
-        joined.append(part if thousands else f",{part}")
-    return "".join(joined)
-
-
-def words(text: str) -> Iterator[str]:
-    """Its words, without the signs around them."""
-    for word in text.split():
-        if bare := word.strip(_AROUND):
-            yield bare
-
-
-def is_exact(word: str) -> bool:
-    """Whether it is a number, identifier, path or the like, which must not change by a letter."""
-    if any(sign.isdigit() for sign in word):
-        return len(word) > 1
-    return len(word) > 3 and ("_" in word or "/" in word[:-1])
+    new = (word for word in text.anchors - source.anchors if word not in source.normal)
+    return tuple(sorted(word for word in new if word not in source.dates))
 
 
 def _stands(forms: tuple[str, ...], subject: str, text: str) -> bool:

@@ -18,6 +18,7 @@ from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
 from mem1.extras.probe.pieces import Piece, newest, oldest
 from mem1.messages.bounds import estimated, tokens_of
+from mem1.messages.exact import Source, verified
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
 
@@ -76,7 +77,7 @@ class Summary:
 
 
 class NoteWriter:
-    """Lines that are written once for each exchange; the newest, where all are too many."""
+    """Lines that are written once for each exchange and checked against it; the newest, where all are too many."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -85,9 +86,10 @@ class NoteWriter:
         lines = kept.text.splitlines()
         for exchange_ in exchanges(pieces):
             for part in parts(exchange_, _CONTEXT // 2):
-                said = self._write([{"role": "user", "content": f"{_NOTE}\n\n{part}"}])
-                lines += [line.strip() for line in said.splitlines() if line.strip(" .-").casefold() != "nothing"]
-        return Kept(newest("\n".join(line for line in lines if line), tokens))
+                said, source = self._write([{"role": "user", "content": f"{_NOTE}\n\n{part}"}]), Source(part)
+                notes = [line for line in said.splitlines() if line.strip(" .-").casefold() not in ("", "nothing")]
+                lines += [note for line in notes if (note := verified(line, source)) is not None]
+        return Kept(newest("\n".join(lines), tokens))
 
 
 def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
