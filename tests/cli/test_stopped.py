@@ -69,7 +69,7 @@ PHASES = {
         "bench --script unlimited --out {out}",
         "while attempting tasks; 0 of ",
     ),
-    "probe": ("mem1.extras.probe.probing.Ours.shown", "probe full --count 2", f"while probing; {ANEW}"),
+    "probe": ("mem1.extras.probe.exam.Text", "probe full --count 2 --exchanges 20", f"while probing; {ANEW}"),
     "verify": (
         "mem1.engines.local.Batch.step",
         "verify --limit 1 --objectives 1 tasks.worlds=1",

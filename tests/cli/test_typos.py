@@ -30,7 +30,7 @@ MEANT = {
     "bench --base-url http://127.0.0.1:9/v1 --model m --memory flod(8)": "'flod(8)' (did you mean fold(8)?)",
     "bench --policy shipped --memory ful": "unknown memory 'ful' (did you mean full?)",
     "bench --script unlimited --suite quik": "unknown suite 'quik' (did you mean quick?)",
-    "probe --prices hosted-09": "unknown price class 'hosted-09' (did you mean hosted-90?)",
+    "probe --kind ofice": "unknown 'ofice' (did you mean office?)",
     "report runs/no-such-run": "no folder runs/no-such-run",
     "export runs/no-such-run out": "no folder runs/no-such-run",
 }

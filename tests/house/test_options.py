@@ -44,7 +44,7 @@ OF_THE_COMMAND_ALONE = {
     *(f"mem1 {server} --host" for server in ("serve-policy", "serve-retriever", "proxy")),
     *(f"mem1 {server} --port" for server in ("serve-policy", "serve-retriever", "proxy")),
     *("mem1 proxy --memory", "mem1 proxy --states"),
-    *("mem1 serve-policy --workers", "mem1 probe --count", "mem1 probe --prices"),
+    *("mem1 serve-policy --workers", "mem1 probe --count", "mem1 probe --split", "mem1 probe --repository"),
     *("mem1 serve-recall --form", "mem1 bench --suite", "mem1 bench --seed", "mem1 quickstart --memory"),
     "mem1 real --model",
 }  # fmt: skip
@@ -86,9 +86,9 @@ def test_every_default_is_that_of_a_setting_or_of_the_command_alone():
 
 
 def test_the_walk_sees_a_default_that_differs():
-    facts = OPTIONS["mem1 probe --facts"]
-    assert facts.default == setting("mem1.extras.probe.transcripts:make_transcript.facts")[0]
-    assert facts.default != setting("mem1.extras.probe.transcripts:make_transcript.exchanges")[0]
+    exchanges = OPTIONS["mem1 probe --exchanges"]
+    assert exchanges.default == setting("mem1.extras.probe.kinds:Settings.exchanges")[0]
+    assert exchanges.default != setting("mem1.messages.bounds:Bounds.state")[0]
 
 
 @pytest.fixture

@@ -38,7 +38,6 @@ NOT_FOREIGN: Mapping[str, str] = {
     "envs.webshop.thrift": EXPERT,
     "evaluation.report.rows: '(.+)-(\\\\d+)'": NAMES,
     "evaluation.report.run_folders: '[-_. ]*seed[-_ ]?\\\\d+'": NAMES,
-    "extras.probe.compactors": "conversations of `mem1 probe`, which are made up",
     "retrieval.encoders: pattern": TYPED,
     "tasks.atlas.expert": EXPERT,
     "tasks.cloze.expert": EXPERT,

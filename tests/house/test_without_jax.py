@@ -27,7 +27,7 @@ COMMANDS = (
     "run --objectives 1",
     "report run --out report.html",
     "bench --script 200 --memory constant --families chain",
-    "probe notes --count 1 --exchanges 8 --facts 4",
+    "probe recency --count 1 --exchanges 20",
 )
 PROGRAM = """
 import importlib, json, pkgutil, sys

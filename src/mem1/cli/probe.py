@@ -1,26 +1,29 @@
-"""`mem1 probe`: what a memory for chat agents keeps of planted facts, and what it costs."""
+"""`mem1 probe`: what memories keep of the facts in long transcripts, at equally many tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
 from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
 from mem1.cli.progress import bars, say, stderr
-from mem1.errors import UserError
+from mem1.errors import UserError, suggestion
 from mem1.interrupts import stopped_while
 from mem1.pages.table import printed
 
 if TYPE_CHECKING:
-    from mem1.extras.probe.probing import Probed, Write
+    from mem1.extras.probe.exam import Taken
     from mem1.extras.probe.transcripts import Transcript
+    from mem1.extras.probe.writers import Write
 
-_DEFAULT = ("full", "archive(3)", "window(3)", "fold(8)", "notes")
+_DEFAULT = ("recency", "without-results", "head-tail", "index", "textrank", "archive")
+_KINDS = ("atlas", "office")
+_SHARE, _CYCLES = 0.1, 20
 
 
 def command(
@@ -28,128 +31,158 @@ def command(
     memories: Annotated[
         list[str] | None,
         typer.Argument(
-            help="full, fold(k), notes, notebook(k), archive(k), ...; langchain, deepagents, openai, inspect-summary, "
-            "inspect-edit, inspect-trim; module:function.",
+            help="recency, without-results, head-tail, index, textrank, archive, full; with a model: summary, "
+            "summary-sections, writer; fold(k), window(k), ...; langchain, deepagents, ...; module:name.",
             show_default=" ".join(_DEFAULT),
         ),
     ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Kind of transcripts: search, atlas, software, office.", show_default=" ".join(_KINDS)),
+    ] = None,
     transcripts: Annotated[
-        Path | None, typer.Option(help="Transcripts with facts, one per line. Default: invented ones.")
+        Path | None, typer.Option(help="Transcripts with facts, one per line. Default: made ones.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Number of invented transcripts.")] = 3,
+    split: Annotated[str, typer.Option(help="development or test.")] = "development",
+    count: Annotated[int, typer.Option(min=1, help="Number of transcripts of each kind.")] = 5,
     exchanges: Annotated[
-        int,
-        typer.Option(min=8, help="Calls of tools in each."),
-        Fills("mem1.extras.probe.transcripts:make_transcript.exchanges"),
-    ] = 60,
-    facts: Annotated[
-        int,
-        typer.Option(min=1, help="Facts planted in each."),
-        Fills("mem1.extras.probe.transcripts:make_transcript.facts"),
-    ] = 48,
-    state: Annotated[
-        int, typer.Option(min=50, help="Token limit of a state."), Fills("mem1.messages.bounds:Bounds.state")
-    ] = 1_000,
-    base_url: Annotated[
-        str | None, typer.Option(help="Chat server whose model writes states. Default: a stand-in copies sentences.")
+        int, typer.Option(min=20, help="Exchanges in each."), Fills("mem1.extras.probe.kinds:Settings.exchanges")
+    ] = 200,
+    corpus: Annotated[Path | None, typer.Option(help="Passages, for transcripts of the kind search.")] = None,
+    repository: Annotated[Path, typer.Option(help="Checkout, for the kind software.")] = Path(),
+    share: Annotated[
+        list[float] | None,
+        typer.Option(min=0.001, max=1.0, help="Tokens to keep, as a share.", show_default=str(_SHARE)),
     ] = None,
+    cycles: Annotated[
+        list[int] | None, typer.Option(min=1, help="How often to shorten.", show_default=str(_CYCLES))
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="Chat server whose model writes summaries and notes.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
-    prices: Annotated[str, typer.Option(help="Price class for the cost (docs/cost.md).")] = "hosted-90",
+    model_reads: Annotated[
+        bool, typer.Option("--model-reads", help="The model fills in the blanks, not the extractive reader.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Write tables and figures to this .html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plant facts in long transcripts, let memories shorten them, and count what is kept, recoverable or lost."""
-    from mem1.extras.probe.compactors import served, stand_in
+    """Let memories shorten long transcripts to equally many tokens, and count which facts are left."""
+    from mem1.extras.probe.exam import rows
     from mem1.extras.probe.page import probe_page
-    from mem1.extras.probe.probing import summary
-    from mem1.extras.probe.transcripts import make_transcript
-    from mem1.messages.folding import state_words
+    from mem1.extras.probe.writers import served
     from mem1.pages.page import write_page
-    from mem1.prices import price_class
 
     if transcripts is not None:
-        refuse(invocation, "count", "exchanges", "facts", because="belongs to invented transcripts, not to a file")
+        refuse(
+            invocation,
+            *("kind", "split", "count", "exchanges", "corpus", "repository"),
+            because="belongs to transcripts that are made, not to a file",
+        )
     if (base_url is None) != (model is None):
         raise UserError("--base-url and --model go together")
-    known = price_class(prices)
+    if model_reads and base_url is None:
+        raise UserError("--model-reads needs a model: give --base-url and --model")
     if plot is not None:
         new_file(plot)
         make_folder_of(plot)
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
-    write = stand_in(state_words(state)) if base_url is None or model is None else served(base_url, model)
-    total, given = (
-        (count, (make_transcript(seed, exchanges, facts) for seed in range(count)))
-        if transcripts is None
-        else _in_file(transcripts)
-    )
-    _compactors(chosen, write, state)  # a mistake is found before anything runs
-    work_begins()
-    found = _probed(chosen, write, state, given, total)
-    rows = [summary(name, runs, known) for name, runs in found.items()]
+    write = None if base_url is None or model is None else served(base_url, model)
+    given = _given(transcripts, kind or _KINDS, split, count, exchanges, corpus, repository)
+    taken = _taken(chosen, given, share or (_SHARE,), cycles or (_CYCLES,), write, write if model_reads else None)
+    found = rows(taken)
+    by_kind = {name: rows([one for one in taken if one.kind == name]) for name in dict.fromkeys(t.kind for t in given)}
     if plot is not None:
-        write_page(plot, probe_page(found, known, writer=model or "stand-in"))
+        write_page(plot, probe_page(found, by_kind, writer=model))
     if as_json:
-        print(json.dumps({"prices": prices, "writer": model or "stand-in", "memories": rows}))
+        print(json.dumps({"writer": model, "rows": found, "by_kind": by_kind}))
         return
-    Console(highlight=False).print(
-        _table(rows, next(iter(found.values())), model or "a stand-in that copies sentences")
-    )
+    console = Console(highlight=False)
+    for row in _tables(found, by_kind, given):
+        console.print(row)
     if plot is not None:
         say(f"Tables and figures: {plot}")
 
 
-def _in_file(path: Path) -> tuple[int, Iterable[Transcript]]:
+def _given(
+    path: Path | None,
+    kinds: Sequence[str],
+    split: str,
+    count: int,
+    exchanges: int,
+    corpus: Path | None,
+    repository: Path,
+) -> list[Transcript]:
+    from mem1.extras.probe.kinds import KINDS, Settings, make_transcript
     from mem1.extras.probe.transcripts import read_transcripts
 
-    found = tuple(read_transcripts(path))
-    if not found:
-        raise UserError(f"{path} holds no transcript; docs/memory/probe.md shows one")
-    return len(found), found
-
-
-def _compactors(names: Sequence[str], write: Write, state: int) -> list[Any]:
-    from mem1.extras.probe.compactors import compactor_of
-    from mem1.extras.probe.probing import Calls
-    from mem1.messages import Bounds
-
-    made = []
-    for name in names:
-        calls = Calls(write)
-        made.append((compactor_of(name, calls, Bounds(state=state)), calls))
+    if path is not None:
+        found = list(read_transcripts(path))
+        if not found:
+            raise UserError(f"{path} holds no transcript; docs/memory/probe.md shows one")
+        return found
+    for name, known in ((split, ("development", "test")), *((one, tuple(KINDS)) for one in kinds)):
+        if name not in known:
+            raise UserError(f"unknown {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
+    settings = Settings(exchanges=exchanges, corpus=corpus, repository=repository)
+    work_begins()
+    with stopped_while("making transcripts"), bars(stderr()) as progress:
+        bar = progress.add_task("transcripts", total=len(kinds) * count, note="")
+        made: list[Transcript] = []
+        for one in dict.fromkeys(kinds):
+            for number in range(count):
+                progress.update(bar, note=one)
+                made.append(make_transcript(one, cast(Any, split), number, settings))
+                progress.advance(bar)
     return made
 
 
-def _probed(
-    names: Sequence[str], write: Write, state: int, transcripts: Iterable[Transcript], total: int
-) -> dict[str, list[Probed]]:
-    from mem1.extras.probe.probing import probe
+def _taken(
+    names: Sequence[str],
+    transcripts: Sequence[Transcript],
+    shares: Sequence[float],
+    cycles: Sequence[int],
+    write: Write | None,
+    reads: Write | None,
+) -> list[Taken]:
+    from mem1.extras.probe.exam import compressor_of, examine
+    from mem1.extras.probe.pieces import START
 
-    found: dict[str, list[Probed]] = {}
+    for name in names:  # a mistake is found before anything runs
+        compressor_of(name, transcripts[0].messages[:START], 1_000, write)
+    found: list[Taken] = []
     with stopped_while("probing"), bars(stderr()) as progress:
-        bar = progress.add_task("probe", total=len(names) * total, note="")
-        for transcript in transcripts:
-            for compactor, calls in _compactors(names, write, state):
-                progress.update(bar, note=compactor.name)
-                found.setdefault(compactor.name, []).append(probe(transcript, compactor, calls))
-                progress.advance(bar)
+        bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(shares) * len(cycles), note="")
+        for number, transcript in enumerate(transcripts):
+            for name in names:
+                progress.update(bar, note=name)
+                for share in shares:
+                    for cycle in cycles:
+                        found.append(
+                            examine(
+                                *(transcript, name),
+                                share=share,
+                                cycles=cycle,
+                                number=number,
+                                write=write,
+                                reads=reads,
+                            )
+                        )
+                        progress.advance(bar)
     return found
 
 
-def _table(rows: Sequence[dict[str, Any]], runs: Sequence[Probed], writer: str) -> Any:
-    from mem1.extras.probe.transcripts import Verdict
+def _tables(
+    rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]], transcripts: Sequence[Transcript]
+) -> list[Any]:
+    from mem1.extras.probe.page import kind_columns, narrow_columns
 
-    headings = ["memory", "retained", "recoverable", "mutated", "stale", "lost", "peak", "prompt", "cost"]
-    shown = [
-        [
-            row["memory"],
-            *(f"{100 * row[str(verdict)]:.0f} %" for verdict in Verdict),
-            *(f"{row['peak']:,.0f}", f"{row['prompt_tokens']:,.0f}", f"{row['cost_ratio']:.2f}"),
-        ]
-        for row in rows
-    ]
-    facts = sum(len(run.outcomes) for run in runs)
+    facts = sum(len(transcript.facts) for transcript in transcripts)
+    shares = " and ".join(dict.fromkeys(f"{100 * row['share']:g} %" for row in rows))
+    cycles = " and ".join(dict.fromkeys(str(row["cycles"]) for row in rows))
     caption = (
-        f"Facts: {facts}, transcripts: {len(runs)}; states by {writer}. Tokens of the longest prompt, and of all "
-        "prompts of a transcript, are estimated at four characters each; cost is relative to appending."
+        f"{facts} facts, {len(transcripts)} transcripts; {shares} of the tokens may be kept, cycles: {cycles}. "
+        "Shares of the facts that hold; the interval is that of the recall over transcripts."
     )
-    return printed(headings, shown, caption=caption)
+    tables = [printed(*narrow_columns(rows), caption=caption)]
+    if len(by_kind) > 1:
+        tables.append(printed(*kind_columns(by_kind), caption="Recall by kind of transcript."))
+    return tables

@@ -22,25 +22,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.probing import Compactor, Message, Replacing, Tracking, Write
+from mem1.extras.probe.memories import Message, Replacing, Shortener, Tracking
+from mem1.extras.probe.writers import Write
 from mem1.messages.bounds import tokens_of
 
 _FROM = 4_000
 """Tokens of a conversation from which it is made shorter."""
 _KEPT = 4
 """Messages that stay whole, where a package asks for a number."""
-_INSTRUCTIONS = "You are a helpful AI assistant tasked with summarizing conversations."
-"""How Inspect's request for a summary begins, which holds instructions alone, in a message of its own."""
-_BEHIND = "Messages to summarize:"
-"""Behind this, LangChain's request has the conversation; before it, instructions."""
 
 
-def conversation_in(text: str) -> str:
-    """What a package's request for a summary has of the conversation; of any other text all of it."""
-    return "" if text.startswith(_INSTRUCTIONS) else text.partition(_BEHIND)[2] or text
-
-
-def _langchain(write: Write | None) -> Compactor:
+def _langchain(write: Write | None) -> Shortener:
     try:
         from langchain.agents.middleware import SummarizationMiddleware
         from langchain_core.messages import RemoveMessage, convert_to_messages, convert_to_openai_messages
@@ -57,7 +49,7 @@ def _langchain(write: Write | None) -> Compactor:
         left = [message for message in changed["messages"] if not isinstance(message, RemoveMessage)]
         return convert_to_openai_messages(left)  # type: ignore[return-value]
 
-    return Replacing("langchain summarization", shorten)
+    return Replacing(shorten)
 
 
 def _langchain_model(write: Write) -> Any:
@@ -77,7 +69,7 @@ def _langchain_model(write: Write) -> Any:
     return Writer()
 
 
-def _deepagents(write: Write | None) -> Compactor:
+def _deepagents(write: Write | None) -> Shortener:
     try:
         from deepagents.backends import FilesystemBackend
         from deepagents.middleware.summarization import SummarizationMiddleware
@@ -112,10 +104,10 @@ def _deepagents(write: Write | None) -> Compactor:
         files = [path for path in Path(folder.name).rglob("*.md") if path.name in said]
         return "\n".join(path.read_text("utf-8") for path in files)
 
-    return Tracking("deepagents summarization", shown, behind)
+    return Tracking(shown, behind)
 
 
-def _openai(_write: Write | None) -> Compactor:
+def _openai(_write: Write | None) -> Shortener:
     try:
         from agents.extensions import ToolOutputTrimmer
         from agents.run_config import CallModelData, ModelInputData
@@ -132,7 +124,7 @@ def _openai(_write: Write | None) -> Compactor:
             for message in history
         ]
 
-    return Replacing("openai-agents trimmer", shorten)
+    return Replacing(shorten)
 
 
 def _items(history: Sequence[Message]) -> list[Any]:
@@ -151,7 +143,7 @@ def _items(history: Sequence[Message]) -> list[Any]:
     return items
 
 
-def _inspect(kind: str, write: Write | None) -> Compactor:
+def _inspect(kind: str, write: Write | None) -> Shortener:
     try:
         from inspect_ai.model import (
             CompactionEdit,
@@ -187,7 +179,7 @@ def _inspect(kind: str, write: Write | None) -> Compactor:
         sent, _ = asyncio.run(handlers[0].compact_input(own))
         return [KIND.read(message) for message in sent]
 
-    return Tracking(f"inspect {kind}", shown)
+    return Tracking(shown)
 
 
 def _inspect_message(message: Message, *, first: bool) -> Any:
@@ -222,7 +214,7 @@ def _missing(package: str, install: str, error: Exception) -> UserError:
     return UserError(f"{package} is not installed ({error}); pip install {install}")
 
 
-OTHERS: Mapping[str, Callable[[Write | None], Compactor]] = {
+OTHERS: Mapping[str, Callable[[Write | None], Shortener]] = {
     "langchain": _langchain,
     "deepagents": _deepagents,
     "openai": _openai,

@@ -1,108 +1,119 @@
-"""The page of a probe: the table, facts retained over turns and over tokens, and what became of each kind of fact."""
+"""The tables of a probe, and its page: recall over tokens, and by kind of transcript."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mem1.extras.probe.probing import Probed, summary
-from mem1.extras.probe.transcripts import KINDS, Verdict
 from mem1.pages.page import SHARE_AXIS, Figure, Figures, Page, Section, line_style, plain
 from mem1.pages.table import Table
-from mem1.prices import PriceClass
 
-_COLOURS = {
-    Verdict.RETAINED: "--line-0",
-    Verdict.RECOVERABLE: "--line-1",
-    Verdict.MUTATED: "--line-3",
-    Verdict.STALE: "--line-5",
-    Verdict.LOST: "--bad",
+Rows = Sequence[Mapping[str, Any]]
+"""As `mem1.extras.probe.exam.rows` makes them."""
+Columns = tuple[list[str], list[list[str | None]]]
+"""(headings, rows of cells)."""
+
+_SHARES = ("recall", "middle", "together", "answered", "recoverable", "stale")
+_MEANINGS = {
+    "may keep": "tokens that the memory may keep, over those of the transcript",
+    "recall": "facts whose exact form stands in what is kept",
+    "middle": "the same after half of the cycles",
+    "together": "groups of three facts that are kept whole",
+    "answered": "facts that the reader fills in from what is kept",
+    "recoverable": "facts that stand behind a handle alone",
+    "stale": "of facts that changed, those of which only an earlier value is kept",
+    "invented": "exact words in what is kept that stand nowhere in the transcript",
+    "keeps": "tokens kept, over those of the transcript",
+    "model": "tokens that the model has read and written, over those of the transcript",
+    "ahead": "recall beyond that of recency on the same transcripts",
 }
-_SHARE = {**SHARE_AXIS, "tickformat": ".0%"}
 
 
-def probe_page(found: Mapping[str, Sequence[Probed]], prices: PriceClass, *, writer: str) -> Page:
-    """The page of these memories; `writer` wrote their states."""
-    rows = [summary(name, runs, prices) for name, runs in found.items()]
-    one = next(iter(found.values()))
-    facts = sum(len(run.outcomes) for run in one)
-    counts = (
-        f"{facts} facts, transcripts: {len(one)}; states written by {writer}. Tokens are means per transcript, at four "
-        f"characters each; cost is relative to appending, at the prices of {prices.name}."
-    )
-    return Page(
-        kind="probe",
-        title="What memories keep",
-        sections=[
-            Section("Facts and tokens", [_table(rows), counts]),
-            Section("Over turns and tokens", [Figures([_curve(rows), _trade(rows)])]),
-            Section("By kind of fact", [Figures([_kinds(row) for row in rows])]),
-        ],
-    )
+def columns(rows: Rows) -> Columns:
+    """The table of all rows."""
+    headings = ["memory", "may keep", "cycles", "recall", "95 %", *_SHARES[1:], "invented", "keeps", "model", "ahead"]
+    return headings, [_cells(row) for row in rows]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    tokens = {
-        "peak tokens": "peak",
-        "prompt tokens": "prompt_tokens",
-        "of these cached": "cached_tokens",
-        "output tokens": "output_tokens",
-    }
-    return Table(
-        headings=["memory", *map(str, Verdict), *tokens, "cost", "folds"],
-        rows=[
-            [
-                row["memory"],
-                *(f"{100 * row[str(verdict)]:.0f} %" for verdict in Verdict),
-                *(f"{row[key]:,.0f}" for key in tokens.values()),
-                f"{row['cost_ratio']:.2f}",
-                f"{row['folds']:.0f}",
-            ]
-            for row in rows
-        ],
-    )
+def narrow_columns(rows: Rows) -> Columns:
+    """Those that a terminal has room for; tokens and cycles where they differ."""
+    headings, cells = columns(rows)
+    wanted = ["memory", "recall", "95 %", "answered", "recoverable", "stale", "keeps"]
+    wanted[1:1] = [name for name in ("may keep", "cycles") if len({line[headings.index(name)] for line in cells}) > 1]
+    places = [headings.index(name) for name in wanted]
+    return wanted, [[line[place] for place in places] for line in cells]
 
 
-def _curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    data = [
-        {
-            **line_style(number),
-            "name": plain(row["memory"]),
-            "x": [point["age"] for point in row["by_age"]],
-            "y": [point["retained"] for point in row["by_age"]],
-        }
-        for number, row in enumerate(rows)
+def _cells(row: Mapping[str, Any]) -> list[str | None]:
+    ahead = None
+    if "ahead" in row:
+        ahead = f"{row['ahead']:+.2f} ({row['ahead_low']:+.2f}, {row['ahead_high']:+.2f})"
+    return [
+        row["memory"],
+        f"{100 * row['share']:g} %",
+        str(row["cycles"]),
+        f"{row['recall']:.2f}",
+        f"{row['recall_low']:.2f} to {row['recall_high']:.2f}",
+        *(None if row[name] is None else f"{row[name]:.2f}" for name in _SHARES[1:]),
+        f"{row['invented']} of {row['exact']}",
+        f"{100 * row['tokens']:.1f} %",
+        f"{row['read']:.2f} + {row['written']:.2f}" if row["read"] else None,
+        ahead,
     ]
-    axes = {"xaxis": {"title": {"text": "turns after the fact"}}, "yaxis": _SHARE}
-    return {"title": "facts retained, by the turns that came after them", "data": data, "layout": axes}
 
 
-def _trade(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    data = [
-        {
-            **line_style(number),
-            "mode": "markers",
-            "name": plain(row["memory"]),
-            "x": [row["prompt_tokens"]],
-            "y": [row["retained"] + row["recoverable"]],
-        }
-        for number, row in enumerate(rows)
+def kind_columns(by_kind: Mapping[str, Rows]) -> Columns:
+    """Recall by kind of transcript, a column each."""
+    first = next(iter(by_kind.values()))
+    cells = [
+        [
+            row["memory"],
+            f"{100 * row['share']:g} %",
+            str(row["cycles"]),
+            *(f"{of[at]['recall']:.2f}" for of in by_kind.values()),
+        ]
+        for at, row in enumerate(first)
     ]
-    axes = {"xaxis": {"type": "log", "title": {"text": "prompt tokens per transcript"}}, "yaxis": _SHARE}
-    return {"title": "facts retained or recoverable, by the tokens of all prompts", "data": data, "layout": axes}
+    return ["memory", "may keep", "cycles", *by_kind], [list(line) for line in cells]
 
 
-def _kinds(row: Mapping[str, Any]) -> Figure:
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": str(verdict),
-            "y": KINDS,
-            "x": [row["by_kind"][kind][str(verdict)] for kind in KINDS],
-            "marker": {"color": _COLOURS[verdict]},
-        }
-        for verdict in Verdict
+def probe_page(rows: Rows, by_kind: Mapping[str, Rows], *, writer: str | None) -> Page:
+    """The page of these memories; `writer`: the model that wrote for some."""
+    counts = f"{rows[0]['facts']:,} facts in {rows[0]['transcripts']} transcripts"
+    counts += f"; summaries and notes by {writer}." if writer else "; no model wrote."
+    sections = [Section("At equally many tokens", [_table(columns(rows)), counts])]
+    figures = [_curve(rows, cycles) for cycles in dict.fromkeys(row["cycles"] for row in rows)]
+    if len({row["share"] for row in rows}) > 1:
+        sections.append(Section("Over tokens", [Figures(figures)]))
+    if len(by_kind) > 1:
+        sections.append(Section("By kind of transcript", [_table(kind_columns(by_kind)), Figures([_bars(by_kind)])]))
+    return Page(kind="probe", title="What memories keep", sections=sections)
+
+
+def _table(columns: Columns) -> Table:
+    headings, cells = columns
+    return Table(headings=headings, rows=cells, meanings=_MEANINGS)
+
+
+def _curve(rows: Rows, cycles: int) -> Figure:
+    shown = [row for row in rows if row["cycles"] == cycles]
+    data = []
+    for number, name in enumerate(dict.fromkeys(row["memory"] for row in shown)):
+        points = sorted((row["tokens"], row["recall"]) for row in shown if row["memory"] == name)
+        x, y = zip(*points, strict=True)
+        data.append({**line_style(number), "name": plain(name), "x": x, "y": y})
+    axes = {"xaxis": {"title": {"text": "tokens kept"}, "tickformat": ".0%"}, "yaxis": SHARE_AXIS}
+    return {"title": f"recall, cycles: {cycles}", "data": data, "layout": axes}
+
+
+def _bars(by_kind: Mapping[str, Rows]) -> Figure:
+    first = next(iter(by_kind.values()))
+    chosen = [
+        at for at, row in enumerate(first) if (row["share"], row["cycles"]) == (first[0]["share"], first[0]["cycles"])
     ]
-    axes = {"xaxis": {"range": [0, 1], "tickformat": ".0%"}, "yaxis": {"autorange": "reversed", "automargin": True}}
-    return {"title": row["memory"], "data": data, "layout": {"barmode": "stack", **axes}}
+    names = [plain(first[at]["memory"]) for at in chosen]
+    data = [
+        {"type": "bar", "name": kind, "x": names, "y": [rows[at]["recall"] for at in chosen]}
+        for kind, rows in by_kind.items()
+    ]
+    return {"title": "recall", "data": data, "layout": {"barmode": "group", "yaxis": SHARE_AXIS}}

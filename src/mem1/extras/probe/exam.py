@@ -1,0 +1,226 @@
+"""The examination: compressors shorten transcripts to equally many tokens, and what is left of the facts is counted.
+
+    taken = examine(transcript, "recency", share=0.1, cycles=20)
+    taken.recall, taken.middle, taken.stale                      0.12, 0.11, 0.03
+
+The tokens that a compressor may keep are a share of those of the whole transcript. In one cycle it is given all of it;
+in twenty, equally many exchanges at a time, and after half of them it is asked what holds by then. All compressors
+take the same transcripts, so a difference is one of pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, cast
+
+from mem1.errors import UserError, suggestion
+from mem1.evaluation.intervals import difference_interval, mean_interval
+from mem1.extras.probe.compressors import SIMPLE, Compressor, Kept
+from mem1.extras.probe.memories import Message, Ours, Remembered, Replacing
+from mem1.extras.probe.packages import OTHERS
+from mem1.extras.probe.pieces import START, Piece, pieces_of
+from mem1.extras.probe.readers import Extractive, is_right, served_answer
+from mem1.extras.probe.retained import Text, Verdict, invented, verdict
+from mem1.extras.probe.transcripts import Fact, Transcript
+from mem1.extras.probe.writers import PLAIN, SECTIONS, Counting, NoteWriter, Summary, Write, exchanges
+from mem1.memory import STATE, memory_policy
+from mem1.memory.policies import POLICIES
+from mem1.messages.bounds import estimated
+from mem1.protocol import SUMMARY
+from mem1.registry import load
+
+WRITTEN = ("summary", "summary-sections", "writer")
+"""Those for which a model writes."""
+BASELINE = "recency"
+"""What the others are compared with."""
+_TOGETHER = 3
+"""Facts that a question may need together."""
+MEASURES = ("recall", "middle", "together", "answered", "recoverable", "stale")
+"""Shares that a row gives the means of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a compressor kept of one transcript. Shares are of the facts that hold."""
+
+    name: str
+    kind: str
+    number: int
+    """Which transcript of its kind it is."""
+    share: float
+    """Tokens that it may keep, over those of the transcript."""
+    cycles: int
+    facts: int
+    recall: float
+    """Of the facts that are retained at the end."""
+    middle: float | None
+    """The same when half of the cycles are over; None: of one there is no half."""
+    together: float
+    """Of the groups of three facts, those that are retained whole."""
+    answered: float
+    """Of the facts that the reader fills in."""
+    recoverable: float
+    """Of the facts that stand behind a handle alone."""
+    stale: float | None
+    """Of the facts that overtake others, those for which only an earlier value is there; None: there are none."""
+    invented: int
+    """Exact words that stand nowhere in the transcript."""
+    exact: int
+    """Exact words that are kept."""
+    tokens: float
+    """Tokens kept, over those of the transcript."""
+    read: float
+    """Tokens that the model has read, over those of the transcript."""
+    written: float
+    """Tokens that it has written, over those of the transcript."""
+
+
+def compressor_of(name: str, head: Sequence[Message], tokens: int, write: Write | None) -> Compressor:
+    """The compressor of this name for a transcript that begins with `head`.
+
+    Raises UserError for an unknown one, where its package is not installed, and where it needs a model.
+    """
+    if name in SIMPLE:
+        return SIMPLE[name]()
+    if name in WRITTEN:
+        if write is None:
+            raise UserError(f"{name} needs a model that writes: give --base-url and --model")
+        return NoteWriter(write) if name == "writer" else Summary(PLAIN if name == "summary" else SECTIONS, write)
+    if name in OTHERS:
+        return Remembered(OTHERS[name](write), head)
+    policy = name.partition("(")[0] in POLICIES
+    if ":" in name and not policy:
+        thing: Any = load(name)
+        if hasattr(thing, "compress"):
+            return cast("Compressor", thing)
+        if not callable(thing):
+            raise UserError(f"{name} is neither a compressor nor a function from messages to messages")
+        return Remembered(Replacing(cast("Any", thing)), head)
+    if not policy:
+        known = (*SIMPLE, *WRITTEN, *OTHERS, *POLICIES)
+        raise UserError(
+            f"unknown memory {name!r}{suggestion(name, known)}; known: {', '.join(known)}, or package.module:name"
+        )
+    if write is None and memory_policy(name).asks & {STATE, SUMMARY}:
+        raise UserError(f"{name} needs a model that writes states: give --base-url and --model")
+    return Remembered(Ours(name, write, tokens), head)
+
+
+def examine(
+    transcript: Transcript,
+    name: str,
+    *,
+    share: float,
+    cycles: int,
+    number: int = 0,
+    write: Write | None = None,
+    reads: Write | None = None,
+) -> Taken:
+    """Let a compressor keep a share of the tokens of a transcript.
+
+    write       the model of compressors that need one
+    reads       a model that fills in the blanks; None: the extractive reader does
+    """
+    pieces = pieces_of(transcript.messages)
+    total = sum(piece.tokens for piece in pieces)
+    counting = None if write is None else Counting(write)
+    compressor = compressor_of(name, transcript.messages[:START], int(share * total), counting)
+    kept, middle = Kept(), None
+    rounds = _rounds(pieces, cycles)
+    for at, part in enumerate(rounds, start=1):
+        kept = compressor.compress(kept, part, int(share * total))
+        if cycles > 1 and at == len(rounds) // 2:
+            middle = _recall(_holding(transcript, part[-1].message + 1), Text(kept.text))
+    facts = _holding(transcript, len(transcript.messages))
+    text, source = Text(kept.text, kept.behind), Text("\n".join(piece.text for piece in pieces))
+    found = [verdict(fact, text) for fact in facts]
+    changed = [one for one, fact in zip(found, facts, strict=True) if fact.stale]
+    return Taken(
+        name=name,
+        kind=transcript.kind,
+        number=number,
+        share=share,
+        cycles=cycles,
+        facts=len(facts),
+        recall=_mean(one is Verdict.RETAINED for one in found),
+        middle=middle,
+        together=_together(found, number),
+        answered=_answered(facts, kept.text, reads),
+        recoverable=_mean(one is Verdict.RECOVERABLE for one in found),
+        stale=_mean(one is Verdict.STALE for one in changed) if changed else None,
+        invented=len(invented(text, source)),
+        exact=len(text.anchors),
+        tokens=estimated(kept.text) / total,
+        read=counting.read / total if counting else 0.0,
+        written=counting.written / total if counting else 0.0,
+    )
+
+
+def _rounds(pieces: Sequence[Piece], cycles: int) -> list[list[Piece]]:
+    """Pieces in so many parts of equally many exchanges."""
+    parts = list(exchanges(pieces))
+    if len(parts) < cycles:
+        raise UserError(f"{cycles} cycles need as many exchanges; the transcript has {len(parts)}")
+    borders = [len(parts) * at // cycles for at in range(cycles + 1)]
+    return [[piece for part in parts[a:b] for piece in part] for a, b in itertools.pairwise(borders)]
+
+
+def _holding(transcript: Transcript, end: int) -> list[Fact]:
+    return [fact for fact in transcript.facts if fact.holds(end)]
+
+
+def _recall(facts: Sequence[Fact], text: Text) -> float:
+    return _mean(verdict(fact, text) is Verdict.RETAINED for fact in facts)
+
+
+def _together(found: Sequence[Verdict], seed: int) -> float:
+    shuffled = random.Random(f"together/{seed}").sample(list(found), len(found))
+    groups = [shuffled[at : at + _TOGETHER] for at in range(0, len(shuffled) - _TOGETHER + 1, _TOGETHER)]
+    return _mean(all(one is Verdict.RETAINED for one in group) for group in groups)
+
+
+def _answered(facts: Sequence[Fact], text: str, reads: Write | None) -> float:
+    if reads is not None:
+        return _mean(is_right(fact, served_answer(reads, text, fact.cloze)) for fact in facts)
+    reader = Extractive(text)
+    return _mean(is_right(fact, reader(fact.cloze)) for fact in facts)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = [float(value) for value in values]
+    return fmean(found) if found else 0.0
+
+
+def rows(taken: Sequence[Taken]) -> list[dict[str, Any]]:
+    """A row for each compressor, share and number of cycles: means over transcripts with 95 % intervals.
+
+    `ahead` is the recall beyond that of `BASELINE` on the same transcripts, where it took them too.
+    """
+    cells: dict[tuple[str, float, int], list[Taken]] = {}
+    for one in taken:
+        cells.setdefault((one.name, one.share, one.cycles), []).append(one)
+    return [_row(cell, cells.get((BASELINE, *key[1:]), ())) for key, cell in cells.items()]
+
+
+def _row(cell: Sequence[Taken], baseline: Sequence[Taken]) -> dict[str, Any]:
+    first = cell[0]
+    found: dict[str, Any] = {"memory": first.name, "share": first.share, "cycles": first.cycles}
+    found |= {"transcripts": len(cell), "facts": sum(one.facts for one in cell)}
+    for measure in MEASURES:
+        values = [value for one in cell if (value := getattr(one, measure)) is not None]
+        found[measure] = fmean(values) if values else None
+    found["recall_low"], found["recall_high"] = mean_interval([one.recall for one in cell])
+    theirs = {(one.kind, one.number): one.recall for one in baseline}
+    if first.name != BASELINE and theirs.keys() == {(one.kind, one.number) for one in cell}:
+        ours, others = [one.recall for one in cell], [theirs[one.kind, one.number] for one in cell]
+        found["ahead"] = fmean(ours) - fmean(others)
+        found["ahead_low"], found["ahead_high"] = difference_interval([ours], [others])
+    for total in ("invented", "exact"):
+        found[total] = sum(getattr(one, total) for one in cell)
+    for mean in ("tokens", "read", "written"):
+        found[mean] = fmean(getattr(one, mean) for one in cell)
+    return found

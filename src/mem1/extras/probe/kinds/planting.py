@@ -1,0 +1,163 @@
+"""Facts that the user and the work plant in a transcript of any kind.
+
+    user         From now on never touch /srv/ledger/quota-481.toml; it belongs to the nightly ledger import.
+    assistant    Tried thornqueue-318 for the weekly billing export; it failed and must not be tried again.
+    result       The regional payroll cache runs on cache-417.payroll.internal.
+    later        The regional payroll cache has moved from cache-417.payroll.internal to cache-902.payroll.internal.
+
+Values are words that occur nowhere else; each split has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from mem1.extras.probe.kinds.parts import Told, in_half, plain
+from mem1.extras.probe.transcripts import BLANK
+from mem1.tasks.compose import Split
+
+PLANTED = ("identifier", "path", "number", "decision", "rule", "correction", "negative")
+"""Kinds of facts that can be planted."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_WHEN = _words(
+    "nightly weekly hourly monthly quarterly yearly regional national legacy partner mobile internal external archived "
+    "public private manual shared local former"
+)
+_SYSTEMS = _words(
+    "billing ledger payroll catalogue shipping returns pricing search mailing audit booking archive metrics gateway "
+    "loyalty staging customs tariff inventory voucher"
+)
+_PARTS = _words(
+    "import export queue cache report mirror index backup scheduler proxy rollup feed digest sweep replay webhook "
+    "snapshot ranking checkout lookup"
+)
+_ROOTS = _words("thorn alder quill larch ember heron basalt willow copper marten osprey flint")
+_TAILS = _words("queue store mq db cast flow vault grid bus sync")
+_TICKETS = ("OPS", "REQ", "CASE", "INC", "TASK")
+
+_Voice = Literal["user", "assistant", "result"]
+_SENTENCES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "rule": (
+        ("path", "From now on never touch {value}; it belongs to the {topic}."),
+        ("host", "For the {topic} always go through {value}, whatever happens."),
+        ("product", "Never mention {value} to anyone outside the team of the {topic}."),
+        ("path", "Whenever the {topic} changes, write it down in {value} first."),
+        ("ticket", "Do nothing about the {topic} before {value} is closed."),
+    ),
+    "decision": (
+        ("product", "We go with {value} for the {topic}."),
+        ("product", "I have decided: the {topic} will be built on {value}."),
+        ("host", "Decision of this morning: the {topic} goes to {value}."),
+        ("product", "After some talk we chose {value} for the {topic}."),
+    ),
+    "identifier": (
+        ("ticket", "The ticket for the {topic} is {value}."),
+        ("host", "The host of the {topic} is {value}."),
+        ("ticket", "Whatever concerns the {topic} is filed under {value}."),
+    ),
+    "path": (
+        ("path", "The settings of the {topic} live in {value}."),
+        ("path", "The {topic} writes its log to {value}."),
+        ("path", "The {topic} reads its list from {value}."),
+    ),
+    "number": (
+        ("number", "The {topic} must stay below {value} requests per day."),
+        ("number", "The {topic} holds {value} rows at present."),
+        ("number", "The budget of the {topic} is {value} dollars."),
+    ),
+    "negative": (
+        ("product", "Tried {value} for the {topic}; it failed and must not be tried again."),
+        ("path", "Deleted {value} of the {topic}; it no longer exists."),
+        ("host", "The {topic} cannot be reached through {value}; that way is closed."),
+        ("path", "The {topic} has no file {value}, although the old guide names it."),
+    ),
+}
+"""Kind -> (kind of value, sentence)."""
+_OVERTAKEN: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    (
+        *("identifier", "host", "The {topic} runs on {value}."),
+        ("The {topic} has moved from {old} to {value}.", "Since today the {topic} runs on {value}."),
+    ),
+    (
+        *("path", "path", "The keys of the {topic} are kept in {value}."),
+        ("The keys of the {topic} are now kept in {value}.", "The keys of the {topic} went from {old} to {value}."),
+    ),
+    (
+        *("number", "number", "The limit of the {topic} is {value} calls."),
+        (
+            "The limit of the {topic} was raised from {old} to {value} calls.",
+            "New limit of the {topic}: {value} calls.",
+        ),
+    ),
+    (
+        *("identifier", "ticket", "The open ticket of the {topic} is {value}."),
+        ("The open ticket of the {topic} is {value} now.", "{old} was wrong: the ticket of the {topic} is {value}."),
+    ),
+)
+"""(kind, kind of value, what is stated first, what is stated later)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A sentence that states a fact, and who says it."""
+
+    topic: str
+    """What it is about."""
+    told: Told
+    sentence: str
+    voice: _Voice
+    later: Planted | None = None
+    """The correction that overtakes it; None: it holds to the end."""
+
+
+def plant(random: Random, half: Split, kind: str) -> Planted:
+    """A fact of a kind of `PLANTED`; for a correction, what it will overtake, with the correction as `later`."""
+    topic = _topic(random, half)
+    if kind != "correction":
+        made, sentence = random.choice(_SENTENCES[kind])
+        return _planted(random, kind, topic, _value(random, half, made, topic), sentence, sentence)
+    first_kind, made, first, sentences = random.choice(_OVERTAKEN)
+    old, value = _value(random, half, made, topic), _value(random, half, made, topic)
+    while value == old:
+        value = _value(random, half, made, topic)
+    cloze = f"After a change: {first[0].lower()}{first[1:]}"
+    later = _planted(random, "correction", topic, value, random.choice(sentences), cloze, key=old)
+    return replace(_planted(random, first_kind, topic, old, first, first, key=old), later=later)
+
+
+def _planted(random: Random, kind: str, topic: str, value: str, sentence: str, cloze: str, *, key: str = "") -> Planted:
+    """`key`: the value that is overtaken; empty: none is."""
+    told = Told(kind=kind, cloze=cloze.format(topic=topic, value=BLANK), forms=plain(value), key=key)
+    voice: _Voice = "user" if kind in ("rule", "decision") else random.choice(("assistant", "result", "result"))
+    return Planted(topic=topic, told=told, sentence=sentence.format(topic=topic, value=value, old=key), voice=voice)
+
+
+def _topic(random: Random, half: Split) -> str:
+    while True:
+        topic = " ".join((random.choice(_WHEN), random.choice(_SYSTEMS), random.choice(_PARTS)))
+        if in_half(topic, half):
+            return topic
+
+
+def _value(random: Random, half: Split, made: str, topic: str) -> str:
+    """A value of this half: a ticket, path, host, number or product."""
+    _, system, part = topic.split()
+    while True:
+        number = random.randrange(100, 10_000)
+        value = {
+            "ticket": f"{random.choice(_TICKETS)}-{random.randrange(10_000, 1_000_000)}",
+            "path": f"/srv/{system}/{part}-{number}.{random.choice(('toml', 'yaml', 'env', 'csv'))}",
+            "host": f"{part}-{number}.{system}.internal",
+            "number": f"{random.randrange(100_000, 1_000_000):,}",
+            "product": f"{random.choice(_ROOTS)}{random.choice(_TAILS)}-{number}",
+        }[made]
+        if in_half(value, half):
+            return value

@@ -1,0 +1,81 @@
+"""A transcript as pieces of text, one for each message, which compressors shorten to a number of tokens.
+
+    pieces_of(transcript.messages)   ->   (Piece("user", "[user] Stay below 300 requests.", 4),
+                                           Piece("said", '[assistant] I look. search({"query": "limits"})', 5),
+                                           Piece("result", "[result of search] The limits are ...", 6))
+
+The system message and the task are no pieces: every memory keeps them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from mem1.messages.bounds import estimated
+from mem1.messages.transcript import texts
+
+Role = Literal["user", "said", "result"]
+START = 2
+"""Messages before the first piece: system and task."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A message as text."""
+
+    role: Role
+    text: str
+    message: int
+    """Index of the message."""
+    given: Mapping[str, Any] = field(repr=False, default_factory=dict[str, Any])
+    """The message itself."""
+
+    @cached_property
+    def tokens(self) -> int:
+        return estimated(self.text)
+
+
+def pieces_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
+    """All messages behind the task, in order."""
+    names: dict[str, str] = {}
+    found: list[Piece] = []
+    for at, message in enumerate(messages):
+        text = texts(message.get("content"))
+        if message["role"] == "tool":
+            text = f"[result of {names.get(message['tool_call_id'], 'a tool')}] {text}"
+            piece = Piece("result", text, at, message)
+        elif message["role"] == "assistant":
+            calls = [call["function"] for call in message.get("tool_calls") or ()]
+            names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
+            parts = [text, *(f"{call['name']}({call['arguments']})" for call in calls)]
+            piece = Piece("said", f"[assistant] {' '.join(part for part in parts if part)}", at, message)
+        else:
+            piece = Piece("user", f"[user] {text}", at, message)
+        if at >= START:
+            found.append(piece)
+    return tuple(found)
+
+
+def newest(text: str, tokens: int) -> str:
+    """The end of a text, at most so many tokens, from a word's beginning on."""
+    if estimated(text) <= tokens:
+        return text
+    low, high = 0, len(text)  # the shortest beginning that must leave
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if estimated(text[middle:]) <= tokens else (middle + 1, high)
+    return text[low:].partition(" ")[2] if low and not text[low - 1].isspace() else text[low:]
+
+
+def oldest(text: str, tokens: int) -> str:
+    """The beginning of a text, at most so many tokens, up to a word's end."""
+    if estimated(text) <= tokens:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if estimated(text[:middle]) <= tokens else (low, middle - 1)
+    return text[:low].rpartition(" ")[0]

@@ -1,0 +1,146 @@
+"""Memories that a language model writes, in at most so many tokens: summaries, and notes of each exchange.
+
+    Summary(PLAIN, write).compress(Kept("..."), pieces, 500)    ->   the summary so far and what came since, as one
+    NoteWriter(write).compress(Kept("..."), pieces, 500)        ->   what was there, and a line or two for each exchange
+
+A summary is written again with each part of the transcript that fits into the model's context; notes are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mem1.errors import UserError
+from mem1.extras.probe.compressors import Kept
+from mem1.extras.probe.pieces import Piece, newest, oldest
+from mem1.messages.bounds import estimated, tokens_of
+from mem1.messages.exact import Source, verified
+from mem1.net.exchange import TryFailed, exchange, read_json, read_key
+from mem1.net.failover import Retry, is_http
+
+Write = Callable[[list[Mapping[str, Any]]], str]
+"""A model that replies to messages."""
+
+PLAIN = (
+    "Summarise the work below for an agent that continues it without seeing it. Keep every exact name, number, path, "
+    "date and identifier, every decision and rule of the user, what failed, and of values that changed the newest."
+)
+SECTIONS = (
+    "Write a detailed summary of the conversation so far, paying close attention to the user's explicit requests and "
+    "to your previous actions, so that the work can continue without lost context. Sections: 1. Primary request and "
+    "intent. 2. Key concepts. 3. Files, records and exact values. 4. Errors and fixes. 5. Decisions. 6. All user "
+    "messages. 7. Pending tasks. 8. Current work. 9. Next step."
+)
+"""As coding agents ask for it today."""
+_NOTE = (
+    "Write notes about the exchange below: one line for each fact that a later step may need, with its exact names, "
+    "numbers, paths, dates and identifiers. Write nothing else; if it has no such fact, write: nothing"
+)
+_WORDS_PER_TOKEN = 0.7
+_CONTEXT = 4_096
+"""Tokens that a writer reads at a time, what it kept included."""
+
+
+@dataclass
+class Counting:
+    """A model, and the tokens that it has read and written."""
+
+    write: Write
+    read: int = 0
+    written: int = field(default=0)
+
+    def __call__(self, messages: list[Mapping[str, Any]]) -> str:
+        reply = self.write(messages)
+        self.read += tokens_of(messages)
+        self.written += estimated(reply)
+        return reply
+
+
+class Summary:
+    """One text that is written anew with every part of what has come."""
+
+    def __init__(self, instructions: str, write: Write) -> None:
+        self._instructions, self._write = instructions, write
+
+    def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
+        text = kept.text
+        for part in parts(pieces, max(_CONTEXT // 4, _CONTEXT - 2 * tokens)):
+            wish = f"{self._instructions} Use at most {int(tokens * _WORDS_PER_TOKEN)} words."
+            before = f"\n\nSummary so far:\n{text}" if text else ""
+            asked = f"{wish}{before}\n\nWhat came since:\n{part}"
+            text = oldest(self._write([{"role": "user", "content": asked}]).strip(), tokens)
+        return Kept(text)
+
+
+class NoteWriter:
+    """Lines that are written once for each exchange and checked against it; the newest, where all are too many."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+
+    def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
+        lines = kept.text.splitlines()
+        for exchange_ in exchanges(pieces):
+            for part in parts(exchange_, _CONTEXT // 2):
+                said, source = self._write([{"role": "user", "content": f"{_NOTE}\n\n{part}"}]), Source(part)
+                notes = [line for line in said.splitlines() if line.strip(" .-").casefold() not in ("", "nothing")]
+                lines += [note for line in notes if (note := verified(line, source)) is not None]
+        return Kept(newest("\n".join(lines), tokens))
+
+
+def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """The model's turn with the results of its calls, and what the user says behind them."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if piece.role == "said" and found:
+            yield found
+            found = []
+        found.append(piece)
+    if found:
+        yield found
+
+
+def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:
+    """The text of all pieces, in order, in parts of at most so many tokens; a longer piece is cut."""
+    part, size = list[str](), 0
+    for piece in pieces:
+        rest = piece.text
+        while rest:
+            one = oldest(rest, tokens) or rest
+            rest = rest[len(one) :].lstrip()
+            if part and size + estimated(one) > tokens:
+                yield "\n".join(part)
+                part, size = [], 0
+            part.append(one)
+            size += estimated(one)
+    if part:
+        yield "\n".join(part)
+
+
+def served(base_url: str, model: str, timeout_s: float = 300.0) -> Write:
+    """A model behind a chat server, at temperature 0; the key is OPENAI_API_KEY. Raises UserError if it fails."""
+    import httpx
+
+    if not is_http(base_url):
+        raise UserError(f"--base-url {base_url!r}: give an address such as http://127.0.0.1:8000/v1")
+    key = read_key("OPENAI_API_KEY")
+    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+    client = httpx.Client(headers=headers, timeout=timeout_s)
+    retry, address = Retry(), f"{base_url.rstrip('/')}/chat/completions"
+
+    def write(messages: list[Mapping[str, Any]]) -> str:
+        body = json.dumps({"model": model, "messages": messages, "temperature": 0}).encode()
+        try:
+            reply = retry(lambda: exchange(client, address, body, timeout_s=timeout_s, now=time.monotonic))
+            text = read_json(reply)["choices"][0]["message"]["content"]
+        except TryFailed as error:
+            raise UserError(f"{base_url}: {error}; is it a chat server with the model {model!r}?") from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{base_url} does not answer with chat completions; check --base-url") from error
+        return text if isinstance(text, str) else ""
+
+    return write

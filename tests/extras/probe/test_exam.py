@@ -1,0 +1,226 @@
+"""The examination: counts by hand, rows over transcripts, memories of others, and the command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probed import HEAD, as_lines, jobs, moved
+from terminals import Terminal
+
+from mem1.errors import UserError
+from mem1.extras.probe.compressors import Kept
+from mem1.extras.probe.exam import compressor_of, examine, rows
+from mem1.extras.probe.packages import OTHERS
+from mem1.extras.probe.pieces import Piece, pieces_of
+from mem1.extras.probe.transcripts import read_transcripts
+
+JOBS = jobs(40)
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    return Terminal(capsys, monkeypatch)
+
+
+class Own:
+    """A compressor of one's own, which keeps what it was told to."""
+
+    text = ""
+
+    def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
+        return Kept(self.text)
+
+
+own = Own()
+
+
+def kept(text: str, **given: Any) -> Any:
+    own.text = text
+    return examine(given.pop("transcript", JOBS), f"{__name__}:own", share=0.1, cycles=given.pop("cycles", 1), **given)
+
+
+def test_everything_retains_everything_and_nothing_retains_nothing():
+    everything = examine(JOBS, "full", share=0.1, cycles=4)
+    assert (everything.recall, everything.middle, everything.together, everything.invented) == (1, 1, 1, 0)
+    assert everything.answered > 0.9 and 0.9 < everything.tokens <= 1.1 and everything.facts == 44
+    nothing = kept("")
+    assert (nothing.recall, nothing.together, nothing.answered, nothing.exact) == (0, 0, 0, 0)
+    assert nothing.middle is None and nothing.stale is None
+
+
+def test_facts_are_counted_as_they_stand_in_what_is_kept():
+    hosts = [fact.forms[0] for fact in JOBS.facts if fact.kind == "identifier"]
+    half = kept("\n".join(f"The host of job {2 * at} is {host}" for at, host in enumerate(hosts[::2])))
+    assert half.recall == half.answered == 20 / 44 and 0 < half.together < 0.3
+    assert kept("host-77.internal and OPS-9 " + hosts[0]).invented == 2
+
+
+def test_a_value_that_was_overtaken_is_no_fact_but_may_be_stale():
+    only_old = kept("host-1.internal", transcript=moved())
+    assert (only_old.facts, only_old.recall, only_old.stale) == (1, 0, 1)
+    both = kept("host-1.internal, now host-2.internal", transcript=moved())
+    assert (both.recall, both.stale) == (1, 0)
+    half_way = kept("host-1.internal", transcript=moved(), cycles=2)
+    assert half_way.middle == 1, "the value holds by then"
+
+
+def test_a_model_may_read():
+    answers = examine(JOBS, "full", share=0.1, cycles=1, reads=lambda messages: "host-1000.internal")
+    assert answers.answered == 1 / 44
+
+
+def test_more_cycles_than_exchanges_are_refused():
+    with pytest.raises(UserError, match="20 cycles need as many exchanges; the transcript has 4"):
+        examine(moved(), "recency", share=0.1, cycles=20)
+
+
+def test_rows_are_means_over_transcripts_and_differences_are_of_pairs():
+    taken = [
+        examine(jobs(number), name, share=share, cycles=1, number=number)
+        for number in (20, 40, 60)
+        for name in ("recency", "index")
+        for share in (0.1, 0.3)
+    ]
+    found = {(row["memory"], row["share"]): row for row in rows(taken)}
+    assert len(found) == 4 and all(row["transcripts"] == 3 and row["facts"] == 132 for row in found.values())
+    index, recency = found["index", 0.3], found["recency", 0.3]
+    assert index["ahead"] == pytest.approx(index["recall"] - recency["recall"]) and "ahead" not in recency
+    assert index["ahead_low"] < index["ahead"] < index["ahead_high"] and index["recall_low"] < index["recall"]
+    alone = rows([one for one in taken if one.name == "index"])
+    assert all("ahead" not in row for row in alone)
+    fewer = [one for one in taken if one.name == "index" or one.number == 20]
+    assert all("ahead" not in row for row in rows(fewer)), "recency did not take all of them"
+
+
+def test_memories_of_ours_are_called_before_every_turn():
+    window = examine(JOBS, "window(3)", share=0.1, cycles=5)
+    assert 0 < window.recall < 0.2 and window.tokens < 0.2
+    archive = examine(JOBS, "archive(3)", share=0.1, cycles=5)
+    assert archive.recoverable > 0.7 and archive.recall + archive.recoverable == pytest.approx(1)
+    wrote: list[int] = []
+
+    def write(messages: list[Any]) -> str:
+        wrote.append(len(messages))
+        return "The state is all well."
+
+    fold = examine(JOBS, "fold(4)", share=0.1, cycles=5, write=write)
+    assert len(wrote) > 5 and fold.read > 0.5 and 0 < fold.written < 0.2
+
+
+def last_two(history: list[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """A memory of one's own."""
+    return [*history[:2], *history[-2:]] if len(history) > 6 and history[-1]["role"] == "tool" else history
+
+
+def test_a_function_of_ones_own_goes_on_with_the_history_that_it_returned():
+    found = examine(JOBS, f"{__name__}:last_two", share=0.1, cycles=5)
+    assert 0 < found.recall < 0.2
+
+
+def test_memories_of_other_packages_are_examined_alike():
+    pytest.importorskip("langchain")
+    pytest.importorskip("agents")
+    long = jobs(300)
+    summarised = examine(long, "langchain", share=0.1, cycles=5, write=lambda messages: "All is well.")
+    assert summarised.read > 0.5 and summarised.recall < 0.5
+    assert examine(long, "openai", share=0.1, cycles=5).tokens > 0.2
+
+
+def test_deepagents_can_open_what_its_summary_has_lost():
+    pytest.importorskip("deepagents")
+    found = examine(jobs(300), "deepagents", share=0.1, cycles=5, write=lambda messages: "All is well.")
+    assert found.recoverable > 0.5 and found.recall + found.recoverable > 0.95
+
+
+@pytest.mark.filterwarnings(
+    "error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning:inspect_ai"
+)
+def test_the_three_compactions_of_inspect():
+    pytest.importorskip("inspect_ai")
+    found = [
+        examine(jobs(200), f"inspect-{kind}", share=0.1, cycles=2, write=lambda messages: "All is well.")
+        for kind in ("summary", "edit", "trim")
+    ]
+    assert all(0 < one.recall < 0.9 for one in found)
+    assert found[0].read > 0.3 and found[1].read == found[2].read == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_package_that_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch):
+    for module in ("langchain.agents.middleware", "agents.extensions", "deepagents.backends", "inspect_ai.model"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=r"is not installed .* pip install"):
+        compressor_of(name, HEAD, 100, lambda messages: "")
+
+
+@pytest.mark.parametrize("name", ["summary", "summary-sections", "writer", "fold(8)"])
+def test_what_needs_a_model_says_so(name: str):
+    with pytest.raises(UserError, match=r"needs a model that writes.*give --base-url and --model"):
+        compressor_of(name, HEAD, 100, None)
+
+
+def test_the_command_prints_tables_json_and_a_page(terminal: Terminal, tmp_path: Path):
+    path = tmp_path / "transcripts.jsonl"
+    path.write_text(as_lines([JOBS, jobs(50)]), "utf-8")
+    given = ("probe", "recency", "index", "--transcripts", path, "--share", "0.1", "--share", "0.3", "--cycles", "4")
+    code, out, said = terminal(*given, "--plot", tmp_path / "new" / "probe.html")
+    assert f"Tables and figures: {tmp_path / 'new' / 'probe.html'}" in said
+    assert code == 0 and "index" in out and "30 %" in out and "99 facts, 2 transcripts" in " ".join(out.split())
+    page = (tmp_path / "new" / "probe.html").read_text("utf-8")
+    assert "What memories keep" in page and "Content-Security-Policy" in page
+    assert page.count('class="plot"') == 1 and "index" in page
+    code, out, _ = terminal(*given, "--json")
+    found = json.loads(out)
+    assert [row["memory"] for row in found["rows"]] == ["recency", "recency", "index", "index"]
+    assert found["writer"] is None and found["rows"][2]["ahead"] > 0 and list(found["by_kind"]) == ["jobs"]
+
+
+def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Terminal, tmp_path: Path):
+    path = tmp_path / "transcripts.jsonl"
+
+    def write(change: Callable[[dict[str, Any]], None]) -> None:
+        record = json.loads(as_lines([JOBS]))
+        change(record)
+        path.write_text(json.dumps(record) + "\n", "utf-8")
+
+    write(lambda record: None)
+    assert list(read_transcripts(path)) == [JOBS]
+    assert pieces_of(next(read_transcripts(path)).messages) == pieces_of(JOBS.messages)
+    for change, why in (
+        (lambda r: r["facts"][0].update(kind="rumour"), "unknown kind 'rumour'; known: identifier"),
+        (lambda r: r["facts"][0].update(forms=["nowhere"]), "does not contain 'nowhere'"),
+        (lambda r: r["facts"][0].update(forms=[]), "no form fills"),
+        (lambda r: r["facts"][0].update(cloze="It is so."), "needs one ____"),
+        (lambda r: r["facts"][0].update(until=1), "until = 1 is no message after 3"),
+        (lambda r: r["messages"].pop(2), "which nothing called"),
+        (lambda r: r.pop("facts"), "'facts'"),
+    ):
+        write(change)
+        code, _, said = terminal("probe", "full", "--transcripts", path)
+        assert code == 2 and f"{path}:1: not a transcript with facts" in said and why in said
+    path.write_text("")
+    code, _, said = terminal("probe", "full", "--transcripts", path)
+    assert code == 2 and "holds no transcript" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("folds(3)",), "unknown memory 'folds(3)' (did you mean fold(3)?); known: recency, without-results"),
+        (("--base-url", "http://127.0.0.1:9/v1"), "--base-url and --model go together"),
+        (("--model-reads",), "--model-reads needs a model"),
+        (("--transcripts", "x.jsonl", "--count", "3"), "--count: belongs to transcripts that are made"),
+        (("--kind", "offices"), "unknown 'offices' (did you mean office?); known: "),
+        (("--split", "train"), "unknown 'train'; known: development, test"),
+        (("--kind", "search"), "corpus"),
+        (("writer",), "writer needs a model that writes: give --base-url and --model"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_explained(terminal: Terminal, arguments: tuple[str, ...], why: str):
+    code, _, said = terminal("probe", *arguments)
+    assert code == 2 and why in " ".join(said.split())

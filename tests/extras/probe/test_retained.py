@@ -1,0 +1,42 @@
+"""What a text keeps of facts: forms as whole words, near their subject; stale values; what nobody said."""
+
+from __future__ import annotations
+
+import pytest
+
+from mem1.extras.probe.retained import Text, Verdict, invented, verdict
+from mem1.extras.probe.transcripts import Fact
+
+HOST = Fact(kind="correction", cloze="It is ____.", forms=("host-2.internal",), message=0, stale=("host-1.internal",))
+YEAR = Fact(kind="date", cloze="Elmwick was founded in ____.", forms=("1871",), message=0, subject="Elmwick")
+
+
+@pytest.mark.parametrize(
+    ("fact", "text", "found"),
+    [
+        (HOST, "the Host-2.internal answers", Verdict.RETAINED),
+        (HOST, "host-2.internal, before host-1.internal", Verdict.RETAINED),
+        (HOST, "host-1.internal answers", Verdict.STALE),
+        (HOST, "host-22.internal or myhost-2.internal", Verdict.LOST),
+        (HOST, "(host-2.internal)", Verdict.RETAINED),
+        (YEAR, "Elmwick: founded in 1871 on the Calther", Verdict.RETAINED),
+        (YEAR, "Dunford was founded in 1871", Verdict.LOST),
+        (YEAR, f"Elmwick {'and so on ' * 60} 1871", Verdict.LOST),
+        (YEAR, f"1871 {'and so on ' * 60} Elmwick since\n1871", Verdict.RETAINED),
+    ],
+)
+def test_a_form_counts_as_whole_words_near_its_subject(fact: Fact, text: str, found: Verdict):
+    assert verdict(fact, Text(text)) is found
+
+
+def test_what_stands_behind_a_handle_is_recoverable():
+    assert verdict(HOST, Text("[abc] run", behind="the host is host-2.internal")) is Verdict.RECOVERABLE
+    assert verdict(HOST, Text("host-1.internal [abc]", behind="host-2.internal")) is Verdict.STALE
+
+
+def test_invented_words_are_exact_ones_that_nobody_said():
+    source = Text("Ticket OPS-17: the limit of 1,200 is in /srv/eu/limits.toml.")
+    assert invented(Text("OPS-17, 1200, limits.toml and /srv/eu/limits.toml"), source) == ()
+    day = Text("It is due on 3 May 2027.")
+    assert invented(Text("due 2027-05-03"), day) == () and invented(Text("due 2027-05-04"), day) == ("2027-05-04",)
+    assert invented(Text("OPS-18 and 1300 in /srv/limits.toml"), source) == ("/srv/limits.toml", "1300", "ops-18")

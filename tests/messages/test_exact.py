@@ -1,0 +1,139 @@
+"""Notes that are checked against their source: what is kept, repaired, dropped; nothing exact is ever invented."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mem1.extras.probe.retained import Text, invented
+from mem1.messages.exact import Source, dates, is_exact, normal, quotations, verified, words
+
+SOURCE = """\
+[result of read_file] Ticket OPS-1471: the limit of 1,200 calls is set in /srv/eu/limits-7.toml since 3 May 2027.
+The queue dead_letters holds 48,213 messages; "do not purge it" says Anna Berg.
+Host eu-7.internal, port 8443, v2.10.3."""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("A  B\nc", "a b c"), ("1,234,567 of 12,34", "1234567 of 12,34"), ("x, 1,234.", "x, 1234."), ("ﬁ５", "fi5")],
+)
+def test_texts_are_compared_in_one_form(text: str, found: str):
+    assert normal(text) == found
+
+
+@pytest.mark.parametrize("word", ["17", "ops-17", "/srv/eu", "src/x.py", "dead_letters", "3.14"])
+def test_exact_words(word: str):
+    assert is_exact(word)
+
+
+@pytest.mark.parametrize("word", ["7", "host", "and/", "well-known", "a_b"])
+def test_other_words(word: str):
+    assert not is_exact(word)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "The limit is 1200, set in /srv/eu/limits-7.toml",
+        "OPS-1471 is about the limit of 1,200",
+        "ops-1471 came on May 3, 2027",
+        "Since 2027-05-03 on eu-7.internal:",
+        'Anna Berg: "do not purge it"',
+        "a note without anything exact",
+        "two of 5 hosts",
+    ],
+)
+def test_what_the_source_says_is_kept(note: str):
+    assert verified(note, SOURCE) == note
+
+
+@pytest.mark.parametrize(
+    ("note", "repaired"),
+    [
+        ("ticket OPS-1417 is open", "ticket OPS-1471 is open"),
+        ("see `dead_leters`, now", None),
+        ("see dead_leters, now", "see dead_letters, now"),
+        ("in (/srv/eu/limits-1.toml)", "in (/srv/eu/limits-7.toml)"),
+        ("port  8444.", "port 8443."),
+    ],
+)
+def test_a_slip_of_the_pen_is_repaired(note: str, repaired: str | None):
+    assert verified(note, SOURCE) == repaired
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "ticket OPS-9 is open",
+        "in /srv/us/other.toml",
+        "on 4 May 2027",
+        "on 2027-05-04",
+        "limit 99",
+        'Anna Berg: "purge it all"',
+        "version v2.10.3.1.7.9",
+        "it holds 48,213,000 messages",
+    ],
+)
+def test_what_the_source_does_not_say_is_dropped(note: str):
+    assert verified(note, SOURCE) is None
+
+
+def test_a_word_near_two_others_is_not_repaired():
+    assert verified("host-3.eu", "host-1.eu and host-2.eu") is None
+
+
+def test_ten_thousand_hostile_notes_invent_nothing():
+    """Notes with words swapped, letters changed, numbers grown, dates moved, quotation marks and signs strewn in."""
+    rng = random.Random(0)
+    source, text = Source(SOURCE), Text(SOURCE)
+    flat = SOURCE.split()
+    alphabet = 'abz019-_/.,:;"`\u201c\u201d \u2028\uff15\u0661é日[]()'
+    kept = 0
+    for _ in range(10_000):
+        note = rng.sample(flat, rng.randrange(1, 12))
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(note))
+            word = note[at]
+            cut = rng.randrange(len(word) + 1)
+            note[at] = rng.choice(
+                (
+                    word[:cut] + rng.choice(alphabet) + word[cut:],
+                    word[:cut] + word[cut + 1 :],
+                    word[::-1],
+                    f"{rng.randrange(10**5)}",
+                    f"{rng.randrange(1, 29)} May {rng.randrange(2020, 2030)}",
+                    word + rng.choice(flat),
+                )
+            )
+        found = verified(" ".join(note), source)
+        if found is not None:
+            kept += 1
+            assert invented(Text(found), text) == (), (note, found)
+            assert verified(found, source) == found, "a note that was repaired stays"
+    assert kept > 3_000
+
+
+def test_quotations_and_dates_are_found():
+    assert list(quotations('He said "yes, \'now\'" and `x = 1`, “no”; "open')) == ["yes, 'now", "x = 1", "no"]
+    flat = [
+        "on",
+        "3",
+        "may",
+        "2027",
+        "or",
+        "may",
+        "4",
+        "2027",
+        "or",
+        "2027-05-06",
+        "or",
+        "31",
+        "june",
+        "or",
+        "3",
+        "may",
+    ]
+    assert list(dates(flat)) == [("2027-05-03", (1, 2, 3)), ("2027-05-04", (5, 6, 7)), ("2027-05-06", (9,))]
+    assert list(words('"Yes," (he) said: — [12].')) == ["Yes", "he", "said", "—", "12"]
