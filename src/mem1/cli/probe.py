@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,7 +88,8 @@ def command(
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
     write = None if base_url is None or model is None else served(base_url, model)
     given = _given(transcripts, kind or _KINDS, split, count, exchanges, corpus, repository)
-    taken = _taken(chosen, given, share or (_SHARE,), cycles or (_CYCLES,), write, write if model_reads else None)
+    cells = itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,)))
+    taken = _taken(chosen, given, list(cells), write, write if model_reads else None)
     found = rows(taken)
     by_kind = {name: rows([one for one in taken if one.kind == name]) for name in dict.fromkeys(t.kind for t in given)}
     if plot is not None:
@@ -138,8 +140,7 @@ def _given(
 def _taken(
     names: Sequence[str],
     transcripts: Sequence[Transcript],
-    shares: Sequence[float],
-    cycles: Sequence[int],
+    cells: Sequence[tuple[float, int]],
     write: Write | None,
     reads: Write | None,
 ) -> list[Taken]:
@@ -150,23 +151,12 @@ def _taken(
         compressor_of(name, transcripts[0].messages[:START], 1_000, write)
     found: list[Taken] = []
     with stopped_while("probing"), bars(stderr()) as progress:
-        bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(shares) * len(cycles), note="")
-        for number, transcript in enumerate(transcripts):
-            for name in names:
-                progress.update(bar, note=name)
-                for share in shares:
-                    for cycle in cycles:
-                        found.append(
-                            examine(
-                                *(transcript, name),
-                                share=share,
-                                cycles=cycle,
-                                number=number,
-                                write=write,
-                                reads=reads,
-                            )
-                        )
-                        progress.advance(bar)
+        bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(cells), note="")
+        for (number, transcript), name, (share, cycles) in itertools.product(enumerate(transcripts), names, cells):
+            progress.update(bar, note=name)
+            given = (transcript, name)
+            found.append(examine(*given, share=share, cycles=cycles, number=number, write=write, reads=reads))
+            progress.advance(bar)
     return found
 
 

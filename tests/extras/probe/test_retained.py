@@ -10,6 +10,8 @@ from mem1.extras.probe.transcripts import Fact
 HOST = Fact(kind="correction", cloze="It is ____.", forms=("host-2.internal",), message=0, stale=("host-1.internal",))
 YEAR = Fact(kind="date", cloze="Elmwick was founded in ____.", forms=("1871",), message=0, subject="Elmwick")
 
+LIMIT = Fact(kind="number", cloze="It holds ____.", forms=("48,213",), message=0, subject="mail queue")
+
 
 @pytest.mark.parametrize(
     ("fact", "text", "found"),
@@ -21,8 +23,10 @@ YEAR = Fact(kind="date", cloze="Elmwick was founded in ____.", forms=("1871",), 
         (HOST, "(host-2.internal)", Verdict.RETAINED),
         (YEAR, "Elmwick: founded in 1871 on the Calther", Verdict.RETAINED),
         (YEAR, "Dunford was founded in 1871", Verdict.LOST),
-        (YEAR, f"Elmwick {'and so on ' * 60} 1871", Verdict.LOST),
-        (YEAR, f"1871 {'and so on ' * 60} Elmwick since\n1871", Verdict.RETAINED),
+        (YEAR, "Elmwick and others\n1871", Verdict.LOST),
+        (YEAR, f"1871 {'and so on ' * 60} Elmwick", Verdict.RETAINED),
+        (LIMIT, f"the mail queue {'and so on ' * 60} 48,213", Verdict.LOST),
+        (LIMIT, "the mail queue\n\nholds 48213", Verdict.RETAINED),
     ],
 )
 def test_a_form_counts_as_whole_words_near_its_subject(fact: Fact, text: str, found: Verdict):

@@ -16,6 +16,7 @@ full            everything, whatever it costs
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,10 +67,12 @@ class HeadTail:
     """The beginning and the end of every message; the newest messages where even these are too many."""
 
     _GAP = " ... "
+    _SHORTEST = 160
+    """Characters of a message; fewer tell nothing."""
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         lines = [*kept.text.splitlines(), *(" ".join(piece.text.split()) for piece in pieces)]
-        low, high = 4, max(map(len, lines), default=4)
+        low, high = self._SHORTEST, max([self._SHORTEST, *map(len, lines)])
         while low < high:  # the most characters that each may have
             middle = (low + high + 1) // 2
             fits = estimated(_joined(self._cut(line, middle) for line in lines)) <= tokens
@@ -91,16 +94,8 @@ class Index:
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         lines = [*kept.text.splitlines(), *filter(None, (self._line(piece) for piece in pieces))]
-        left, found, seen = tokens, list[str](), set[str]()
-        for line in reversed(lines):
-            if line in seen:
-                continue
-            seen.add(line)
-            left -= estimated(line) + 1
-            if left < 0:
-                break
-            found.append(line)
-        return Kept(newest(_joined(reversed(found)), tokens))
+        once = list(dict.fromkeys(reversed(lines)))
+        return Kept(newest(_joined(reversed(once)), tokens))
 
     def _line(self, piece: Piece) -> str:
         flat = piece.text.split()
@@ -114,9 +109,11 @@ def phrases(flat: Sequence[str]) -> Iterator[str]:
     """Runs of words that are exact or written large, but for a first word of a sentence that is no more than that."""
     run: list[str] = []
     begins = True
-    for word in flat:
+    for word, following in itertools.zip_longest(flat, flat[1:], fillvalue=""):
         bare = next(words(word), "")
-        large = bare[:1].isupper() and not begins
+        if word.startswith("[") and bare.isdigit():  # a number in a list
+            continue
+        large = bare[:1].isupper() and (not begins or (following[:1].isupper() and word[-1:] not in ".,;:"))
         if is_exact(bare) or bare.isdigit() or large:
             run.append(word)
         elif run:
@@ -139,21 +136,25 @@ class TextRank:
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         sentences = [one for text in (kept.text, *(piece.text for piece in pieces)) for one in _sentences(text)]
         sentences = list(dict.fromkeys(sentences))
-        share = tokens / max(1, sum(map(estimated, sentences)))
-        chosen: list[str] = []
-        for start in range(0, len(sentences), _SENTENCES):
-            part = sentences[start : start + _SENTENCES]
-            chosen += self._best(part, int(share * sum(map(estimated, part))))
-        return Kept(newest("\n".join(chosen), tokens))
+        chosen, wished = "", float(tokens)
+        for _ in range(2):  # together they have fewer tokens than one by one
+            share = wished / max(1, sum(map(estimated, sentences)))
+            found: list[str] = []
+            for start in range(0, len(sentences), _SENTENCES):
+                part = sentences[start : start + _SENTENCES]
+                found += self._best(part, int(share * sum(map(estimated, part))))
+            chosen = "\n".join(found)
+            wished *= tokens / max(1, estimated(chosen))
+        return Kept(newest(chosen, tokens))
 
-    def _best(self, sentences: Sequence[str], tokens: int) -> list[str]:
+    def _best(self, sentences: list[str], tokens: int) -> list[str]:
         left = tokens
         taken: list[int] = []
-        for at in np.argsort(-self._ranks(sentences), kind="stable"):
-            size = estimated(sentences[at]) + 1
+        for at in np.argsort(-self._ranks(sentences), kind="stable").tolist():
+            size = estimated(sentences[at])
             if size <= left:
                 left -= size
-                taken.append(int(at))
+                taken.append(at)
         return [sentences[at] for at in sorted(taken)]
 
     def _ranks(self, sentences: Sequence[str]) -> np.ndarray:
@@ -179,13 +180,19 @@ class Archive:
     _LINES, _LINE = 1 / 3, 60
     _BETWEEN = "\n\n"
 
+    def __init__(self) -> None:
+        self._behind: dict[str, str] = {}
+        """Line -> what it stands for."""
+
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         before, _, text = kept.text.partition(self._BETWEEN)
+        self._behind |= {self._line(piece): piece.text for piece in pieces}
         lines = [before, *(self._line(piece) for piece in pieces)]
         listed = newest(_joined(lines), int(tokens * self._LINES))
         recent = newest(_joined([text, *(piece.text.replace(self._BETWEEN, "\n") for piece in pieces)]), tokens - 1)
         recent = newest(recent, tokens - estimated(listed) - 1)
-        return Kept(f"{listed}{self._BETWEEN}{recent}", _joined([kept.behind, *(piece.text for piece in pieces)]))
+        behind = _joined(self._behind.get(line, "") for line in listed.splitlines())
+        return Kept(f"{listed}{self._BETWEEN}{recent}", behind)
 
     def _line(self, piece: Piece) -> str:
         number, handle = piece.message, ""

@@ -96,7 +96,7 @@ def compressor_of(name: str, head: Sequence[Message], tokens: int, write: Write 
     if ":" in name and not policy:
         thing: Any = load(name)
         if hasattr(thing, "compress"):
-            return cast("Compressor", thing)
+            return cast("Compressor", thing() if isinstance(thing, type) else thing)
         if not callable(thing):
             raise UserError(f"{name} is neither a compressor nor a function from messages to messages")
         return Remembered(Replacing(cast("Any", thing)), head)
@@ -133,6 +133,8 @@ def examine(
     rounds = _rounds(pieces, cycles)
     for at, part in enumerate(rounds, start=1):
         kept = compressor.compress(kept, part, int(share * total))
+        if counting is not None and counting.failure is not None:
+            raise counting.failure
         if cycles > 1 and at == len(rounds) // 2:
             middle = _recall(_holding(transcript, part[-1].message + 1), Text(kept.text))
     facts = _holding(transcript, len(transcript.messages))

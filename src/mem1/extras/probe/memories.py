@@ -20,13 +20,14 @@ from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds, Memory, recall
 
 Message = Mapping[str, Any]
+_MARK, _DROPPED = "[result of ", " was dropped"
 _HANDLE = re.compile(r"\br[0-9a-f]{8}\b")
 
 
 class Shortener(Protocol):
     """Something that shortens conversations."""
 
-    def shown(self, messages: Sequence[Message]) -> list[Message]:
+    def shown(self, messages: Sequence[Message], /) -> list[Message]:
         """What the model sees next of the conversation so far, which only grows from call to call."""
         ...
 
@@ -74,6 +75,7 @@ class Remembered:
     def __init__(self, shortener: Shortener, head: Sequence[Message]) -> None:
         """`head`: system message and task."""
         self._shortener = shortener
+        self._head = list(head)
         self._messages = list(head)
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
@@ -83,9 +85,10 @@ class Remembered:
                 shown = self._shortener.shown(self._messages)
             self._messages.append(piece.given)
         shown = self._shortener.shown(self._messages)
-        text = "\n".join(piece.text for piece in pieces_of(shown))
+        own = [message for message in shown if message not in self._head]
+        text = "\n".join(piece.text for piece in pieces_of([*self._head, *own]))
         behind = self._shortener.behind(shown) if isinstance(self._shortener, Tracking) else ""
-        return Kept(text, "\n".join([behind, *self._recalled(text)]))
+        return Kept(_without_marks(text), "\n".join([behind, *self._recalled(text)]))
 
     def _recalled(self, text: str) -> list[str]:
         """All texts that mem1's handles return."""
@@ -96,3 +99,13 @@ class Remembered:
             except UserError:
                 continue  # a word that only looks like a handle
         return found
+
+
+def _without_marks(text: str) -> str:
+    """The text without what mem1 puts in the place of results, which has numbers of its own."""
+    first, *rest = text.split(_MARK)
+    kept = [first]
+    for part in rest:
+        inside, _, after = part.partition("]")
+        kept.append(after if _DROPPED in inside else f"{_MARK}{part}")
+    return "".join(kept)

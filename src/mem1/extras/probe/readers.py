@@ -46,7 +46,8 @@ class Extractive:
         return self._filled(cloze, line, asked)
 
     def _filled(self, cloze: str, line: str, asked: frozenset[str]) -> str:
-        before = list(words(normal(cloze.partition(BLANK)[0])))[-3:]
+        start, _, end = cloze.partition(BLANK)
+        before, after = list(words(normal(start)))[-3:], list(words(normal(end)))[:1]
         flat = line.split()
         options = [phrase for phrase in phrases(flat) if not asked.issuperset(words(normal(phrase)))]
         if not options:
@@ -54,10 +55,12 @@ class Extractive:
         text = normal(line)
 
         def fits(option: str) -> tuple[int, int]:
-            """How many of the words before the blank stand before the option, and how near it is to them."""
+            """How many of the words around the blank stand around the option, and how early it stands."""
             place = max(text.find(normal(option)), 0)
             near = text[max(0, place - _BEFORE) : place]
-            return sum(word in near for word in before), -place
+            follows = text[place + len(normal(option)) :].split()[:1]
+            left_behind = near.endswith(("from ", "not "))  # "from A to B"
+            return sum(word in near for word in before) + (bool(after) and follows == after) - 2 * left_behind, -place
 
         return max(options, key=fits)
 

@@ -9,15 +9,15 @@ stands that it has overtaken. Texts are compared in the form of `mem1.messages.e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
 
 from mem1.extras.probe.transcripts import Fact
-from mem1.messages.exact import dates, is_exact, normal, words
+from mem1.messages.exact import dates, is_exact, normal, places, stands, words
 
 NEAR = 300
-"""Characters between a form and its subject, at most."""
+"""Characters between a form and its subject, at most; of a form of few letters or a date, both stand in one line."""
+_FEW = 4
 
 
 class Verdict(str, Enum):
@@ -38,7 +38,8 @@ class Text:
 
     def __init__(self, text: str, behind: str = "") -> None:
         self.normal = normal(text)
-        self.behind = normal(behind)
+        self.lines = [normal(line) for line in text.splitlines()]
+        self.behind = Text(behind) if behind else None
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -53,38 +54,34 @@ class Text:
 
 def verdict(fact: Fact, text: Text) -> Verdict:
     """What the text keeps of a fact that holds."""
-    if _stands(fact.forms, fact.subject, text.normal):
+    if retains(fact.forms, fact.subject, text):
         return Verdict.RETAINED
-    if _stands(fact.stale, fact.subject, text.normal):
+    if retains(fact.stale, fact.subject, text):
         return Verdict.STALE
-    return Verdict.RECOVERABLE if _stands(fact.forms, fact.subject, text.behind) else Verdict.LOST
+    behind = text.behind is not None and retains(fact.forms, fact.subject, text.behind)
+    return Verdict.RECOVERABLE if behind else Verdict.LOST
 
 
 def invented(text: Text, source: Text) -> tuple[str, ...]:
     """Exact words of the text that stand nowhere in its source, in order."""
-    new = (word for word in text.anchors - source.anchors if word not in source.normal)
+    new = (word for word in text.anchors - source.anchors if not stands(word, source.normal))
     return tuple(sorted(word for word in new if word not in source.dates))
 
 
-def _stands(forms: tuple[str, ...], subject: str, text: str) -> bool:
+def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
+    """Whether one of the forms stands in the text, near the subject."""
     about = normal(subject)
     for form in map(normal, forms):
-        for start in _places(form, text):
-            around = text[max(0, start - NEAR - len(about)) : start + len(form) + NEAR + len(about)]
-            if not about or next(_places(about, around), None) is not None:
-                return True
+        if not about:
+            found = stands(form, text.normal)
+        elif len(form) <= _FEW or any(dates(form.replace(",", "").split())):
+            found = any(stands(form, line) and stands(about, line) for line in text.lines)
+        else:
+            reach = NEAR + len(about)
+            found = any(
+                stands(about, text.normal[max(0, start - reach) : start + len(form) + reach])
+                for start in places(form, text.normal)
+            )
+        if found:
+            return True
     return False
-
-
-def _places(wanted: str, text: str) -> Iterator[int]:
-    """Where it stands as whole words."""
-    start = text.find(wanted)
-    while start >= 0:
-        before, after = text[start - 1 : start], text[start + len(wanted) : start + len(wanted) + 1]
-        if not (_goes_on(before, wanted[0]) or _goes_on(after, wanted[-1])):
-            yield start
-        start = text.find(wanted, start + 1)
-
-
-def _goes_on(neighbour: str, edge: str) -> bool:
-    return neighbour.isalnum() and edge.isalnum()

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mem1.errors import UserError
+from mem1.extras.probe.pieces import START
 from mem1.jsonl import read_objects
 from mem1.messages import check
 from mem1.messages.transcript import texts
@@ -85,6 +86,8 @@ def read_transcripts(path: str | os.PathLike[str]) -> Iterator[Transcript]:
 
 def _fact(given: Mapping[str, Any]) -> Fact:
     lists = {key: tuple(given[key]) for key in ("forms", "stale") if key in given}
+    if any(isinstance(given[key], str) or not all(isinstance(x, str) for x in lists[key]) for key in lists):
+        raise ValueError("forms and stale are lists of texts")
     return Fact(**{**given, **lists})
 
 
@@ -94,8 +97,10 @@ def check_fact(fact: Fact, messages: tuple[Mapping[str, Any], ...]) -> None:
         raise ValueError(f"unknown kind {fact.kind!r}; known: {', '.join(FACTS)}")
     if fact.cloze.count(BLANK) != 1:
         raise ValueError(f"the cloze {fact.cloze!r} needs one {BLANK}")
-    if not fact.forms or not all(fact.forms):
+    if not fact.forms or not all(any(map(str.isalnum, form)) for form in fact.forms):
         raise ValueError(f"no form fills {fact.cloze!r}")
+    if not START <= fact.message < len(messages):
+        raise ValueError(f"message {fact.message} is none behind system and task")
     if fact.forms[0] not in texts(messages[fact.message].get("content")):
         raise ValueError(f"message {fact.message} does not contain {fact.forms[0]!r}")
     if fact.until is not None and not fact.message < fact.until < len(messages):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
@@ -51,10 +51,16 @@ class Counting:
 
     write: Write
     read: int = 0
-    written: int = field(default=0)
+    written: int = 0
+    failure: UserError | None = None
+    """What the model failed with: a memory may go on without it, an examination may not."""
 
     def __call__(self, messages: list[Mapping[str, Any]]) -> str:
-        reply = self.write(messages)
+        try:
+            reply = self.write(messages)
+        except UserError as error:
+            self.failure = error
+            raise
         self.read += tokens_of(messages)
         self.written += estimated(reply)
         return reply

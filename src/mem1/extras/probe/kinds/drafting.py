@@ -18,6 +18,7 @@ from typing import Any
 
 from mem1.extras.probe.kinds.parts import Exchange, Scene, Settings, Split, Told, Wanted
 from mem1.extras.probe.kinds.planting import PLANTED, Planted, plant
+from mem1.extras.probe.retained import Text, retains
 from mem1.extras.probe.transcripts import Fact, Transcript
 
 _RATE = 0.5
@@ -115,7 +116,10 @@ class Draft:
 
     def _picked(self, exchange: Exchange) -> Told | None:
         """A fact that is new, of the kind with the fewest so far; what can be corrected counts as a correction."""
-        choice = [told for told in exchange.told if told.kind != "correction"]
+        result = Text(exchange.result)  # in a long one a fact may stand far from its subject
+        choice = [
+            told for told in exchange.told if told.kind != "correction" and retains(told.forms, told.subject, result)
+        ]
         self._wanted.random.shuffle(choice)
         choice.sort(key=lambda told: self._counts["correction" if told.key else told.kind])
         asked = json.dumps(exchange.arguments, ensure_ascii=False).lower()

@@ -135,7 +135,8 @@ def plant(random: Random, half: Split, kind: str) -> Planted:
 
 def _planted(random: Random, kind: str, topic: str, value: str, sentence: str, cloze: str, *, key: str = "") -> Planted:
     """`key`: the value that is overtaken; empty: none is."""
-    told = Told(kind=kind, cloze=cloze.format(topic=topic, value=BLANK), forms=plain(value), key=key)
+    about = topic.partition(" ")[2]  # a summary may well leave out when it runs
+    told = Told(kind=kind, cloze=cloze.format(topic=topic, value=BLANK), forms=plain(value), subject=about, key=key)
     voice: _Voice = "user" if kind in ("rule", "decision") else random.choice(("assistant", "result", "result"))
     return Planted(topic=topic, told=told, sentence=sentence.format(topic=topic, value=value, old=key), voice=voice)
 
