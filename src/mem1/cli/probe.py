@@ -144,11 +144,12 @@ def _taken(
     write: Write | None,
     reads: Write | None,
 ) -> list[Taken]:
-    from mem1.extras.probe.exam import compressor_of, examine
+    from mem1.extras.probe.exam import check_cycles, compressor_of, examine
     from mem1.extras.probe.pieces import START
 
     for name in names:  # a mistake is found before anything runs
         compressor_of(name, transcripts[0].messages[:START], 1_000, write)
+    check_cycles(transcripts, max(cycles for _, cycles in cells))
     found: list[Taken] = []
     with stopped_while("probing"), bars(stderr()) as progress:
         bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(cells), note="")
@@ -165,11 +166,11 @@ def _tables(
 ) -> list[Any]:
     from mem1.extras.probe.page import kind_columns, narrow_columns
 
-    facts = sum(len(transcript.facts) for transcript in transcripts)
+    facts = rows[0]["facts"]
     shares = " and ".join(dict.fromkeys(f"{100 * row['share']:g} %" for row in rows))
     cycles = " and ".join(dict.fromkeys(str(row["cycles"]) for row in rows))
     caption = (
-        f"{facts} facts, {len(transcripts)} transcripts; {shares} of the tokens may be kept, cycles: {cycles}. "
+        f"{facts} facts that hold at the end, {len(transcripts)} transcripts; {shares} of the tokens may be kept, cycles: {cycles}. "
         "Shares of the facts that hold; the interval is that of the recall over transcripts."
     )
     tables = [printed(*narrow_columns(rows), caption=caption)]

@@ -39,6 +39,13 @@ class Own:
 own = Own()
 
 
+class Wrong(Own):
+    """Made anew for each transcript."""
+
+    def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Any:
+        return "a text"
+
+
 def kept(text: str, **given: Any) -> Any:
     own.text = text
     return examine(given.pop("transcript", JOBS), f"{__name__}:own", share=0.1, cycles=given.pop("cycles", 1), **given)
@@ -67,6 +74,13 @@ def test_a_value_that_was_overtaken_is_no_fact_but_may_be_stale():
     assert (both.recall, both.stale) == (1, 0)
     half_way = kept("host-1.internal", transcript=moved(), cycles=2)
     assert half_way.middle == 1, "the value holds by then"
+
+
+def test_a_compressor_of_ones_own_keeps_to_the_rules():
+    with pytest.raises(UserError, match=r":own kept \d+ tokens where it may keep \d+"):
+        kept("many words " * 2_000)
+    with pytest.raises(UserError, match="returned str; compress returns mem1"):
+        examine(JOBS, f"{__name__}:Wrong", share=0.1, cycles=1)
 
 
 def test_a_model_may_read():
@@ -170,7 +184,12 @@ def test_the_command_prints_tables_json_and_a_page(terminal: Terminal, tmp_path:
     given = ("probe", "recency", "index", "--transcripts", path, "--share", "0.1", "--share", "0.3", "--cycles", "4")
     code, out, said = terminal(*given, "--plot", tmp_path / "new" / "probe.html")
     assert f"Tables and figures: {tmp_path / 'new' / 'probe.html'}" in said
-    assert code == 0 and "index" in out and "30 %" in out and "99 facts, 2 transcripts" in " ".join(out.split())
+    assert (
+        code == 0
+        and "index" in out
+        and "30 %" in out
+        and "99 facts that hold at the end, 2 transcripts" in " ".join(out.split())
+    )
     page = (tmp_path / "new" / "probe.html").read_text("utf-8")
     assert "What memories keep" in page and "Content-Security-Policy" in page
     assert page.count('class="plot"') == 1 and "index" in page

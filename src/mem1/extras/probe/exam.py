@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from mem1.errors import UserError, suggestion
 from mem1.evaluation.intervals import difference_interval, mean_interval
-from mem1.extras.probe.compressors import SIMPLE, Compressor, Kept
+from mem1.extras.probe.compressors import SIMPLE, Compressor, Full, Kept
 from mem1.extras.probe.memories import Message, Ours, Remembered, Replacing
 from mem1.extras.probe.packages import OTHERS
 from mem1.extras.probe.pieces import START, Piece, pieces_of
@@ -135,6 +135,7 @@ def examine(
         kept = compressor.compress(kept, part, int(share * total))
         if counting is not None and counting.failure is not None:
             raise counting.failure
+        _check(name, compressor, kept, int(share * total))
         if cycles > 1 and at == len(rounds) // 2:
             middle = _recall(_holding(transcript, part[-1].message + 1), Text(kept.text))
     facts = _holding(transcript, len(transcript.messages))
@@ -160,6 +161,21 @@ def examine(
         read=counting.read / total if counting else 0.0,
         written=counting.written / total if counting else 0.0,
     )
+
+
+def _check(name: str, compressor: Compressor, kept: object, tokens: int) -> None:
+    """Raises UserError for a compressor of one's own that does not keep to the rules."""
+    if not isinstance(kept, Kept):
+        raise UserError(f"{name} returned {type(kept).__name__}; compress returns mem1.extras.probe.compressors.Kept")
+    found = estimated(kept.text)
+    if found > tokens and not isinstance(compressor, Remembered | Full):
+        raise UserError(f"{name} kept {found} tokens where it may keep {tokens}")
+
+
+def check_cycles(transcripts: Sequence[Transcript], cycles: int) -> None:
+    """Raises UserError where a transcript has fewer exchanges than that."""
+    for transcript in transcripts:
+        _rounds(pieces_of(transcript.messages), cycles)
 
 
 def _rounds(pieces: Sequence[Piece], cycles: int) -> list[list[Piece]]:
