@@ -170,8 +170,8 @@ def _tables(
     shares = " and ".join(dict.fromkeys(f"{100 * row['share']:g} %" for row in rows))
     cycles = " and ".join(dict.fromkeys(str(row["cycles"]) for row in rows))
     caption = (
-        f"{facts} facts that hold at the end, {len(transcripts)} transcripts; {shares} of the tokens may be kept, cycles: {cycles}. "
-        "Shares of the facts that hold; the interval is that of the recall over transcripts."
+        f"{facts} facts that hold at the end, {len(transcripts)} transcripts; {shares} of the tokens may be kept, "
+        f"cycles: {cycles}. Shares of the facts that hold; the interval is that of the recall over transcripts."
     )
     tables = [printed(*narrow_columns(rows), caption=caption)]
     if len(by_kind) > 1:

@@ -48,7 +48,7 @@ class Wrong(Own):
 
 def kept(text: str, **given: Any) -> Any:
     own.text = text
-    return examine(given.pop("transcript", JOBS), f"{__name__}:own", share=0.1, cycles=given.pop("cycles", 1), **given)
+    return examine(given.pop("transcript", JOBS), f"{__name__}:own", share=1.0, cycles=given.pop("cycles", 1), **given)
 
 
 def test_everything_retains_everything_and_nothing_retains_nothing():
