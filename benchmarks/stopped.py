@@ -79,7 +79,7 @@ PHASES = (
     Phase("[rl], validation", f"{RL}.validate", f"{QUICK} {VALIDATED}"),
     Phase("evaluation", "mem1.rollout:Rollout.__call__", "eval --out {out}"),
     Phase("bench", "mem1.bench.running:attempt_all", "bench --policy shipped --suite standard --out {out}"),
-    Phase("probe", "mem1.extras.probe.probing:probe", "probe --count 50 --exchanges 400"),
+    Phase("probe", "mem1.extras.probe.exam:examine", "probe --count 50 --exchanges 400"),
     Phase("verify", "mem1.training.verify:verify", "verify --limit 32"),
     Phase("quickstart, evaluation", "mem1.rollout:Rollout.__call__", "quickstart --out {out}"),
     Phase("quickstart, training", f"{RL}.sample", "quickstart --out {out}"),
