@@ -12,6 +12,7 @@ from language_models import language_model
 from terminals import Terminal
 from terminals import terminal as terminal
 
+from mem1.cli.real import START, Plan
 from mem1.configuration import read_toml
 
 SHORT = (
@@ -87,6 +88,13 @@ def test_with_documents_it_learns_clozes_of_them(terminal: Terminal, model: Path
     tasks = read_toml(tmp_path / "run" / "train" / "config.toml")["tasks"]
     assert (tasks["kind"], tasks["prompt"], tasks["corpus"]) == ("cloze", "cloze", str(tmp_path / "notes"))
     assert {row["policy"] for row in rows_of(tmp_path / "run")} == {"untouched", "start", "trained"}
+
+
+def test_a_turn_about_a_document_may_be_longer(tmp_path: Path):
+    plain = Plan(folder=tmp_path).recipe(START, "shipped").budget.completion_extra
+    longer = Plan(folder=tmp_path, corpus=tmp_path).recipe(START, "shipped").budget.completion_extra
+    own = Plan(folder=tmp_path, corpus=tmp_path, changes=("budget.completion_extra=90",)).recipe(START, "shipped")
+    assert own.budget.completion_extra == 90 and plain < longer
 
 
 def test_what_it_cannot_do_is_said_before_anything_is_written(terminal: Terminal, tmp_path: Path):

@@ -54,6 +54,8 @@ QUICK: Mapping[str, tuple[str, ...]] = {
 """What --quick changes in each recipe."""
 UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
 """What an examination of the untouched model changes: its chat template, instructions, longer turns, fewer tasks."""
+CLOZES = ("budget.completion_extra=160",)
+"""What --corpus changes in each recipe: a turn quotes a sentence of a document."""
 _OF = {"sft": START, "rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN}
 """How a key begins -> the only recipe in which it is changed; others are changed in all three."""
 
@@ -98,7 +100,8 @@ class Plan:
 
         quick = QUICK[name] if self.quick else ()
         own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
-        found = load_recipe(name, f"seed={self.seed}", *quick, *changes, *own)
+        longer = () if self.corpus is None else CLOZES
+        found = load_recipe(name, f"seed={self.seed}", *quick, *longer, *changes, *own)
         asked: dict[str, Any] = {"model": {**found.model.model_dump(), "path": model}}
         if self.corpus is not None:
             asked["tasks"] = self._clozes(found)
