@@ -79,10 +79,9 @@ class Remembered:
         self._messages = list(head)
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
-        shown: list[Message] = []
         for piece in pieces:
             if piece.role == "said":
-                shown = self._shortener.shown(self._messages)
+                self._shortener.shown(self._messages)
             self._messages.append(piece.given)
         shown = self._shortener.shown(self._messages)
         own = [message for message in shown if message not in self._head]
