@@ -91,7 +91,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{server.server_port}/v1"
     with TemporaryDirectory() as folder:
         proxied(url.removesuffix("/v1"), Path(folder) / "states")
-        small = ("--count", "1", "--facts", "4", "--exchanges", "8")
+        small = ("--count", "1", "--exchanges", "20")
         works("mem1 probe", "probe", "full", "archive(2)", "window(2)", *small, within="archive(2)")
         bench = ("bench", "--suite", "quick", "--limit", "1", "--families", "independent")
         works("mem1 bench", *bench, "--script", "200", "--out", f"{folder}/bench", within="constant")
