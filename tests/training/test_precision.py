@@ -20,7 +20,7 @@ from mem1.api import load_recipe
 from mem1.engines.device import ON_CPU, Device
 from mem1.packing import Pack
 from mem1.planning.fakes import counted
-from mem1.planning.steps import fake_buffers
+from mem1.planning.steps import PLANNED_GPU, fake_buffers
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.rl import Phase
 from mem1.training.logprobs import score
@@ -28,8 +28,8 @@ from mem1.training.ranks.optimizers import adamw
 from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
 from mem1.training.train import train
 
-GPU = Device(name="cuda:0", model="NVIDIA H100", bfloat16=True)
-QUICK_CPU = Device(bfloat16=True)
+GPU = Device(name="cuda:0", model="NVIDIA H100")
+QUICK_CPU = Device(units=True)
 
 
 class FlopsByType(TorchDispatchMode):
@@ -54,6 +54,7 @@ class FlopsByType(TorchDispatchMode):
         (("model.path=Qwen/Qwen2.5-0.5B", "model.dtype=float32"), GPU, True, False),
         (("model.path=Qwen/Qwen2.5-0.5B", "model.training_dtype=float32"), GPU, False, False),
         (("model.path=smollm2",), GPU, True, True),
+        (("model.path=smollm2",), PLANNED_GPU, True, True),
         ((), GPU, False, False),
         (("model.path=shipped-notes",), GPU, False, False),
         (("model.training_dtype=bfloat16",), GPU, True, True),

@@ -61,8 +61,8 @@ class Device:
     """Name of a GPU according to its driver; empty for other devices."""
     at: torch.device = CPU
     """Where tensors go."""
-    bfloat16: bool = False
-    """Whether products of wide matrices are faster in bf16 than in fp32."""
+    units: bool = False
+    """Whether it is a CPU with units for products in bf16."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.model})" if self.model else self.name
@@ -70,6 +70,11 @@ class Device:
     @property
     def is_cpu(self) -> bool:
         return self.name == "cpu"
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether products of wide matrices are faster in bf16 than in fp32."""
+        return self.name.startswith("cuda") or self.units
 
     def workers(self, wanted: int) -> int:
         """Number of processes that sample or train: `wanted` on a CPU, else 1."""
@@ -126,7 +131,7 @@ def choose(wanted: str, machine: Machine, *, training: bool = False, local_rank:
         raise UserError(f"there is no device mps: this machine has {machine.listed}")
     if machine.mps and not training and kind in ("auto", "mps"):
         return Device(name="mps", at=CPU if machine.pretended else torch.device("mps"))
-    return replace(ON_CPU, bfloat16=machine.bfloat16)
+    return replace(ON_CPU, units=machine.bfloat16)
 
 
 def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | None) -> Device:
@@ -143,7 +148,7 @@ def _gpu(wanted: str, number: int | None, machine: Machine, local_rank: int | No
             f"there is no device {wanted}: this machine has {machine.listed}; set device auto to use what there is"
         )
     at = CPU if machine.pretended else torch.device("cuda", index)
-    return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at, bfloat16=True)
+    return Device(name=f"cuda:{index}", model=machine.gpus[index], at=at)
 
 
 def sampling_dtype(wanted: str, device: Device, stored: torch.dtype | None) -> torch.dtype:
