@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
+from gpu_parts import SMOLLM2
 from machine import commit, hardware
 from packing import build_trajectory
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from mem1.algorithms.losses import negative_log_likelihood
 from mem1.engines.base import Sampling
@@ -31,16 +32,6 @@ from mem1.training.gradients.pack_workers import PackWorkers
 from mem1.training.logprobs import flat_logprobs
 from mem1.training.ranks.placement import Placement
 
-SHAPE = LlamaConfig(
-    vocab_size=49_152,
-    hidden_size=576,
-    intermediate_size=1_536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    tie_word_embeddings=True,
-    max_position_embeddings=2_048,
-)
 ROWS, CONTEXT, COMPLETION = 24, 210, 45
 TYPES = (torch.float32, torch.bfloat16)
 
@@ -55,7 +46,7 @@ def main() -> None:
     for rows in (8, ROWS, 1_024):
         show(f"product of {rows:,} x 576 and 576 x 1,536, GFLOP/s", [product(rows, kind, repeats) for kind in TYPES])
     torch.manual_seed(0)
-    model = LlamaForCausalLM(SHAPE)
+    model = LlamaForCausalLM(SMOLLM2)
     split = {size: [step(model, size, half, repeats) for half in (False, True)] for size in (1_024, 2_048)}
     show("demonstrations, two packs, tokens/s", split[1_024])
     show("demonstrations, one pack, tokens/s", split[2_048])

@@ -98,7 +98,7 @@ def command(
         print(json.dumps({"writer": model, "rows": found, "by_kind": by_kind}))
         return
     console = Console(highlight=False)
-    for row in _tables(found, by_kind, given):
+    for row in _tables(found, by_kind):
         console.print(row)
     if plot is not None:
         say(f"Tables and figures: {plot}")
@@ -161,16 +161,14 @@ def _taken(
     return found
 
 
-def _tables(
-    rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]], transcripts: Sequence[Transcript]
-) -> list[Any]:
+def _tables(rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]]) -> list[Any]:
     from mem1.extras.probe.page import kind_columns, narrow_columns
 
-    facts = rows[0]["facts"]
+    facts, transcripts = rows[0]["facts"], rows[0]["transcripts"]
     shares = " and ".join(dict.fromkeys(f"{100 * row['share']:g} %" for row in rows))
     cycles = " and ".join(dict.fromkeys(str(row["cycles"]) for row in rows))
     caption = (
-        f"{facts} facts that hold at the end, {len(transcripts)} transcripts; {shares} of the tokens may be kept, "
+        f"{facts} facts that hold at the end, {transcripts} transcripts; {shares} of the tokens may be kept, "
         f"cycles: {cycles}. Shares of the facts that hold; the interval is that of the recall over transcripts."
     )
     tables = [printed(*narrow_columns(rows), caption=caption)]

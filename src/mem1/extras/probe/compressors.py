@@ -17,6 +17,7 @@ full            everything, whatever it costs
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,12 +73,14 @@ class HeadTail:
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         lines = [*kept.text.splitlines(), *(" ".join(piece.text.split()) for piece in pieces)]
-        low, high = self._SHORTEST, max([self._SHORTEST, *map(len, lines)])
-        while low < high:  # the most characters that each may have
-            middle = (low + high + 1) // 2
-            fits = estimated(_joined(self._cut(line, middle) for line in lines)) <= tokens
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return Kept(newest(_joined(self._cut(line, low) for line in lines), tokens))
+        longest = max([self._SHORTEST, *map(len, lines)])
+
+        def cut(less: int) -> str:
+            """Every line so many characters shorter than the longest may be."""
+            return _joined(self._cut(line, longest - less) for line in lines)
+
+        least = bisect_left(range(longest - self._SHORTEST), True, key=lambda less: estimated(cut(less)) <= tokens)
+        return Kept(newest(cut(least), tokens))
 
     def _cut(self, line: str, most: int) -> str:
         if len(line) <= most:

@@ -22,19 +22,17 @@ from mem1.evaluation.intervals import difference_interval, mean_interval
 from mem1.extras.probe.compressors import SIMPLE, Compressor, Full, Kept
 from mem1.extras.probe.memories import Message, Ours, Remembered, Replacing
 from mem1.extras.probe.packages import OTHERS
-from mem1.extras.probe.pieces import START, Piece, pieces_of
+from mem1.extras.probe.pieces import START, Piece
 from mem1.extras.probe.readers import Extractive, is_right, served_answer
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact, Transcript
-from mem1.extras.probe.writers import PLAIN, SECTIONS, Counting, NoteWriter, Summary, Write, exchanges
+from mem1.extras.probe.writers import WRITTEN, Counting, Write, exchanges
 from mem1.memory import STATE, memory_policy
 from mem1.memory.policies import POLICIES
 from mem1.messages.bounds import estimated
 from mem1.protocol import SUMMARY
 from mem1.registry import load
 
-WRITTEN = ("summary", "summary-sections", "writer")
-"""Those for which a model writes."""
 BASELINE = "recency"
 """What the others are compared with."""
 _TOGETHER = 3
@@ -89,7 +87,7 @@ def compressor_of(name: str, head: Sequence[Message], tokens: int, write: Write 
     if name in WRITTEN:
         if write is None:
             raise UserError(f"{name} needs a model that writes: give --base-url and --model")
-        return NoteWriter(write) if name == "writer" else Summary(PLAIN if name == "summary" else SECTIONS, write)
+        return WRITTEN[name](write)
     if name in OTHERS:
         return Remembered(OTHERS[name](write), head)
     policy = name.partition("(")[0] in POLICIES
@@ -125,21 +123,21 @@ def examine(
     write       the model of compressors that need one
     reads       a model that fills in the blanks; None: the extractive reader does
     """
-    pieces = pieces_of(transcript.messages)
-    total = sum(piece.tokens for piece in pieces)
+    total = sum(piece.tokens for piece in transcript.pieces)
+    tokens = int(share * total)
     counting = None if write is None else Counting(write)
-    compressor = compressor_of(name, transcript.messages[:START], int(share * total), counting)
+    compressor = compressor_of(name, transcript.messages[:START], tokens, counting)
     kept, middle = Kept(), None
-    rounds = _rounds(pieces, cycles)
+    rounds = _rounds(transcript, cycles)
     for at, part in enumerate(rounds, start=1):
-        kept = compressor.compress(kept, part, int(share * total))
+        kept = compressor.compress(kept, part, tokens)
         if counting is not None and counting.failure is not None:
             raise counting.failure
-        _check(name, compressor, kept, int(share * total))
+        _check(name, compressor, kept, tokens)
         if cycles > 1 and at == len(rounds) // 2:
             middle = _recall(_holding(transcript, part[-1].message + 1), Text(kept.text))
     facts = _holding(transcript, len(transcript.messages))
-    text, source = Text(kept.text, kept.behind), Text("\n".join(piece.text for piece in pieces))
+    text = Text(kept.text, kept.behind)
     found = [verdict(fact, text) for fact in facts]
     changed = [one for one, fact in zip(found, facts, strict=True) if fact.stale]
     return Taken(
@@ -155,7 +153,7 @@ def examine(
         answered=_answered(facts, kept.text, reads),
         recoverable=_mean(one is Verdict.RECOVERABLE for one in found),
         stale=_mean(one is Verdict.STALE for one in changed) if changed else None,
-        invented=len(invented(text, source)),
+        invented=len(invented(text, transcript.source)),
         exact=len(text.anchors),
         tokens=estimated(kept.text) / total,
         read=counting.read / total if counting else 0.0,
@@ -175,12 +173,12 @@ def _check(name: str, compressor: Compressor, kept: object, tokens: int) -> None
 def check_cycles(transcripts: Sequence[Transcript], cycles: int) -> None:
     """Raises UserError where a transcript has fewer exchanges than that."""
     for transcript in transcripts:
-        _rounds(pieces_of(transcript.messages), cycles)
+        _rounds(transcript, cycles)
 
 
-def _rounds(pieces: Sequence[Piece], cycles: int) -> list[list[Piece]]:
-    """Pieces in so many parts of equally many exchanges."""
-    parts = list(exchanges(pieces))
+def _rounds(transcript: Transcript, cycles: int) -> list[list[Piece]]:
+    """Its pieces in so many parts of equally many exchanges."""
+    parts = list(exchanges(transcript.pieces))
     if len(parts) < cycles:
         raise UserError(f"{cycles} cycles need as many exchanges; the transcript has {len(parts)}")
     borders = [len(parts) * at // cycles for at in range(cycles + 1)]

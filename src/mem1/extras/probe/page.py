@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mem1.extras.probe.exam import MEASURES
 from mem1.pages.page import SHARE_AXIS, Figure, Figures, Page, Section, line_style, plain
 from mem1.pages.table import Table
 
@@ -13,7 +14,6 @@ Rows = Sequence[Mapping[str, Any]]
 Columns = tuple[list[str], list[list[str | None]]]
 """(headings, rows of cells)."""
 
-_SHARES = ("recall", "middle", "together", "answered", "recoverable", "stale")
 _MEANINGS = {
     "may keep": "tokens that the memory may keep, over those of the transcript",
     "recall": "facts whose exact form stands in what is kept",
@@ -31,7 +31,7 @@ _MEANINGS = {
 
 def columns(rows: Rows) -> Columns:
     """The table of all rows."""
-    headings = ["memory", "may keep", "cycles", "recall", "95 %", *_SHARES[1:], "invented", "keeps", "model", "ahead"]
+    headings = ["memory", "may keep", "cycles", "recall", "95 %", *MEASURES[1:], "invented", "keeps", "model", "ahead"]
     return headings, [_cells(row) for row in rows]
 
 
@@ -54,7 +54,7 @@ def _cells(row: Mapping[str, Any]) -> list[str | None]:
         str(row["cycles"]),
         f"{row['recall']:.2f}",
         f"{row['recall_low']:.2f} to {row['recall_high']:.2f}",
-        *(None if row[name] is None else f"{row[name]:.2f}" for name in _SHARES[1:]),
+        *(None if row[name] is None else f"{row[name]:.2f}" for name in MEASURES[1:]),
         f"{row['invented']} of {row['exact']}",
         f"{100 * row['tokens']:.1f} %",
         f"{row['read']:.2f} + {row['written']:.2f}" if row["read"] else None,
@@ -65,16 +65,11 @@ def _cells(row: Mapping[str, Any]) -> list[str | None]:
 def kind_columns(by_kind: Mapping[str, Rows]) -> Columns:
     """Recall by kind of transcript, a column each."""
     first = next(iter(by_kind.values()))
-    cells = [
-        [
-            row["memory"],
-            f"{100 * row['share']:g} %",
-            str(row["cycles"]),
-            *(f"{of[at]['recall']:.2f}" for of in by_kind.values()),
-        ]
-        for at, row in enumerate(first)
-    ]
-    return ["memory", "may keep", "cycles", *by_kind], [list(line) for line in cells]
+    cells: list[list[str | None]] = []
+    for at, row in enumerate(first):
+        recalls = [f"{rows[at]['recall']:.2f}" for rows in by_kind.values()]
+        cells.append([row["memory"], f"{100 * row['share']:g} %", str(row["cycles"]), *recalls])
+    return ["memory", "may keep", "cycles", *by_kind], cells
 
 
 def probe_page(rows: Rows, by_kind: Mapping[str, Rows], *, writer: str | None) -> Page:

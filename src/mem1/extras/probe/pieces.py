@@ -9,6 +9,7 @@ The system message and the task are no pieces: every memory keeps them as they a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,19 +64,14 @@ def newest(text: str, tokens: int) -> str:
     """The end of a text, at most so many tokens, from a word's beginning on."""
     if estimated(text) <= tokens:
         return text
-    low, high = 0, len(text)  # the shortest beginning that must leave
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if estimated(text[middle:]) <= tokens else (middle + 1, high)
-    return text[low:].partition(" ")[2] if low and not text[low - 1].isspace() else text[low:]
+    start = bisect_left(range(len(text)), True, key=lambda start: estimated(text[start:]) <= tokens)
+    return text[start:].partition(" ")[2] if start and not text[start - 1].isspace() else text[start:]
 
 
 def oldest(text: str, tokens: int) -> str:
     """The beginning of a text, at most so many tokens, up to a word's end."""
     if estimated(text) <= tokens:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if estimated(text[:middle]) <= tokens else (low, middle - 1)
-    return text[:low].rpartition(" ")[0]
+    most = len(text)
+    left = bisect_left(range(most), True, key=lambda left: estimated(text[: most - left]) <= tokens)
+    return text[: most - left].rpartition(" ")[0]

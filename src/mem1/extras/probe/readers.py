@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 from mem1.extras.probe.compressors import phrases
-from mem1.extras.probe.transcripts import BLANK, Fact
+from mem1.extras.probe.transcripts import Fact
 from mem1.extras.probe.writers import Write
 from mem1.messages.exact import normal, words
+from mem1.tasks.cloze.questions import BLANK
 
 _WORDS = 12
 """Most words of an answer that counts: a text that holds everything is none."""
@@ -72,15 +72,12 @@ def served_answer(write: Write, text: str, cloze: str) -> str:
 
 def is_right(fact: Fact, answer: str) -> bool:
     """Whether an answer is one of the forms, or a few words with one of them and without a stale value."""
-    said = normal(answer)
-    flat = list(words(said))
+    flat = list(words(normal(answer)))
     if not flat or len(flat) > _WORDS:
         return False
-    has = [_has(said, form) for form in fact.forms]
-    return any(has) and not any(_has(said, form) for form in fact.stale)
+    return any(_has(flat, form) for form in fact.forms) and not any(_has(flat, form) for form in fact.stale)
 
 
-def _has(said: str, form: str) -> bool:
-    wanted: Sequence[str] = list(words(normal(form)))
-    flat = list(words(said))
+def _has(flat: list[str], form: str) -> bool:
+    wanted = list(words(normal(form)))
     return any(flat[at : at + len(wanted)] == wanted for at in range(len(flat) - len(wanted) + 1))

@@ -9,11 +9,12 @@ stands that it has overtaken. Texts are compared in the form of `mem1.messages.e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from mem1.extras.probe.transcripts import Fact
-from mem1.messages.exact import dates, is_exact, normal, places, stands, words
+from mem1.messages.exact import Source, dates, is_exact, normal, places, stands, words
 
 NEAR = 300
 """Characters between a form and its subject, at most; of a form of few letters or a date, both stand in one line."""
@@ -33,23 +34,25 @@ class Verdict(str, Enum):
         return self.value
 
 
-class Text:
+@dataclass(frozen=True)
+class Text(Source):
     """A text to be looked through, with what it can open by handles."""
 
-    def __init__(self, text: str, behind: str = "") -> None:
-        self.normal = normal(text)
-        self.lines = [normal(line) for line in text.splitlines()]
-        self.behind = Text(behind) if behind else None
+    behind: str = ""
+
+    @cached_property
+    def opened(self) -> Text | None:
+        """What stands behind handles; None: there are none."""
+        return Text(self.behind) if self.behind else None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return [normal(line) for line in self.text.splitlines()]
 
     @cached_property
     def anchors(self) -> frozenset[str]:
         """Words with digits, paths and other exact names in it."""
         return frozenset(word for word in words(self.normal) if is_exact(word))
-
-    @cached_property
-    def dates(self) -> frozenset[str]:
-        """Days that stand in it, in any form, as "2027-05-03"."""
-        return frozenset(day for day, _ in dates(list(words(self.normal))))
 
 
 def verdict(fact: Fact, text: Text) -> Verdict:
@@ -58,13 +61,13 @@ def verdict(fact: Fact, text: Text) -> Verdict:
         return Verdict.RETAINED
     if retains(fact.stale, fact.subject, text):
         return Verdict.STALE
-    behind = text.behind is not None and retains(fact.forms, fact.subject, text.behind)
+    behind = text.opened is not None and retains(fact.forms, fact.subject, text.opened)
     return Verdict.RECOVERABLE if behind else Verdict.LOST
 
 
-def invented(text: Text, source: Text) -> tuple[str, ...]:
+def invented(text: Text, source: Source) -> tuple[str, ...]:
     """Exact words of the text that stand nowhere in its source, in order."""
-    new = (word for word in text.anchors - source.anchors if not stands(word, source.normal))
+    new = (word for word in text.anchors if not stands(word, source.normal))
     return tuple(sorted(word for word in new if word not in source.dates))
 
 

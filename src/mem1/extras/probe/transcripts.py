@@ -17,18 +17,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.pieces import START
+from mem1.extras.probe.pieces import START, Piece, pieces_of
 from mem1.jsonl import read_objects
 from mem1.messages import check
+from mem1.messages.exact import Source
 from mem1.messages.transcript import texts
+from mem1.tasks.cloze.questions import BLANK
 
 FACTS = ("identifier", "path", "number", "date", "name", "decision", "rule", "correction", "negative")
 """Kinds of facts. decision, rule: of the user; correction: of an earlier fact; negative: what failed, is gone, or does
 not exist."""
-BLANK = "____"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Fact:
         return self.message < end and (self.until is None or self.until >= end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Transcript:
     """A conversation, and the facts in it."""
 
@@ -62,6 +64,16 @@ class Transcript:
     """search, atlas, software, office, or any name of one's own."""
     messages: tuple[Mapping[str, Any], ...]
     facts: tuple[Fact, ...]
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Its messages behind the task, as text."""
+        return pieces_of(self.messages)
+
+    @cached_property
+    def source(self) -> Source:
+        """All that its pieces say."""
+        return Source("\n".join(piece.text for piece in self.pieces))
 
     def as_dict(self) -> dict[str, Any]:
         """As a line of a file has it."""

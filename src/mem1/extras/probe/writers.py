@@ -12,10 +12,11 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.compressors import Kept
+from mem1.extras.probe.compressors import Compressor, Kept
 from mem1.extras.probe.pieces import Piece, newest, oldest
 from mem1.messages.bounds import estimated, tokens_of
 from mem1.messages.exact import Source, verified
@@ -96,6 +97,14 @@ class NoteWriter:
                 notes = [line for line in said.splitlines() if line.strip(" .-").casefold() not in ("", "nothing")]
                 lines += [note for line in notes if (note := verified(line, source)) is not None]
         return Kept(newest("\n".join(lines), tokens))
+
+
+WRITTEN: Mapping[str, Callable[[Write], Compressor]] = {
+    "summary": partial(Summary, PLAIN),
+    "summary-sections": partial(Summary, SECTIONS),
+    "writer": NoteWriter,
+}
+"""By the names that `mem1 probe` takes."""
 
 
 def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

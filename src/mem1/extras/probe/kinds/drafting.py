@@ -57,18 +57,14 @@ class Draft:
         """Texts of the messages so far, in lower case."""
         self._later: list[tuple[int, Planted]] = []
         """(exchange from which on it can be told, correction)."""
-        self._wanted = Wanted(random=random, split=split, settings=settings, taken=self._taken)
-
-    @property
-    def wanted(self) -> Wanted:
+        self.wanted = Wanted(random=random, split=split, settings=settings, taken=self._taken)
         """What a kind has to know."""
-        return self._wanted
 
     def finished(self, kind: str, scene: Scene) -> Transcript:
         """The transcript with all its exchanges."""
         self._say({"role": "system", "content": scene.system})
         self._say({"role": "user", "content": scene.task})
-        for at in range(self._wanted.settings.exchanges):
+        for at in range(self.wanted.settings.exchanges):
             exchange = next(scene.exchanges)
             while not all(map(self._is_new, self._overtaking(exchange))):
                 exchange = next(scene.exchanges)
@@ -76,7 +72,7 @@ class Draft:
         return Transcript(kind=kind, messages=tuple(self.messages), facts=tuple(self.facts))
 
     def _add(self, at: int, exchange: Exchange, note: str) -> None:
-        random = self._wanted.random
+        random = self.wanted.random
         overtaking = self._overtaking(exchange)  # always become facts
         planted = picked = None
         if at and not overtaking and len(self.facts) < _RATE * (at + random.random()):
@@ -120,7 +116,7 @@ class Draft:
         choice = [
             told for told in exchange.told if told.kind != "correction" and retains(told.forms, told.subject, result)
         ]
-        self._wanted.random.shuffle(choice)
+        self.wanted.random.shuffle(choice)
         choice.sort(key=lambda told: self._counts["correction" if told.key else told.kind])
         asked = json.dumps(exchange.arguments, ensure_ascii=False).lower()
         picked = next((told for told in choice if self._is_new(told, asked)), None)
@@ -131,10 +127,10 @@ class Draft:
         """A correction that is due, or something new of the rarest kind."""
         if self._later and self._later[0][0] <= at:
             return self._later.pop(0)[1]
-        random = self._wanted.random
+        random = self.wanted.random
         kind = min(PLANTED, key=lambda kind: (self._counts[kind], random.random()))
         for tries in itertools.count():
-            planted = plant(random, self._wanted.half, kind)
+            planted = plant(random, self.wanted.half, kind)
             later = planted.later
             if planted.topic in self._topics and tries < _TRIES:
                 continue
@@ -143,7 +139,7 @@ class Draft:
         self._topics.add(planted.topic)
         if later is not None:
             self._counts["correction"] += 1
-            self._later.append((at + random.randint(2, max(3, self._wanted.settings.exchanges // 3)), later))
+            self._later.append((at + random.randint(2, max(3, self.wanted.settings.exchanges // 3)), later))
             self._later.sort(key=lambda due: due[0])
             self._seen.append("\n".join(later.told.forms).lower())  # nothing else may have this value
         return planted

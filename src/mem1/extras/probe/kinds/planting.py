@@ -16,7 +16,7 @@ from random import Random
 from typing import Literal
 
 from mem1.extras.probe.kinds.parts import Told, in_half, plain
-from mem1.extras.probe.transcripts import BLANK
+from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.compose import Split
 
 PLANTED = ("identifier", "path", "number", "decision", "rule", "correction", "negative")
