@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from statistics import fmean as mean
 from typing import Any
 
 from machine import commit, hardware
+from recipe_stages import Stages
 
 from mem1.evaluation.intervals import mean_interval
 from mem1.trajectory_files import read_trajectories
@@ -48,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not (corpus := given.out / "corpus.jsonl.gz").exists():
         corpus.symlink_to((given.data / "corpus.jsonl.gz").resolve())
     print(f"command: python {shlex.join(sys.argv)}; commit {commit()}; {hardware()}\n", flush=True)
-    changes = (f"seed={given.seed}", *given.changes)
-    train(given.out, "start", changes)
-    examine(given.out, "start", "start/policy", changes)
-    train(given.out, "train", changes)
-    examine(given.out, "trained", "train/best", changes)
+    stages = Stages(RECIPES, given.out, (f"seed={given.seed}", *given.changes))
+    stages.train("start", evaluate=False)
+    stages.examine("start", "start/policy")
+    stages.train("train", evaluate=False)
+    stages.examine("trained", "train/best")
     print_table(given.out)
 
 
@@ -61,22 +60,6 @@ def cut(source: Path, target: Path) -> None:
     lines = source.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if (row := json.loads(line))["answerable"] and row["dataset"] in SETS]
     target.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-
-def mem1(folder: Path, *arguments: str) -> None:
-    path = os.pathsep.join(filter(None, (str(RECIPES.parents[1] / "src"), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "mem1", *arguments]
-    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": path})
-
-
-def train(out: Path, name: str, changes: Sequence[str]) -> None:
-    if not (out / name / "policy").exists():
-        resume = ["--resume"] if (out / name / "checkpoints").exists() else []
-        mem1(out, "train", str(RECIPES / f"{name}.toml"), "--out", name, *resume, *(() if resume else changes))
-
-
-def examine(out: Path, name: str, policy: str, changes: Sequence[str]) -> None:
-    mem1(out, "eval", str(RECIPES / "eval.toml"), "--model", policy, "--out", f"evaluation/{name}", *changes)
 
 
 def attempts(out: Path, name: str, size: int) -> list[Any]:

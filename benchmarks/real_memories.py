@@ -1,11 +1,12 @@
-"""Memories of a language model on clozes of real text: each trained as `mem1 real` trains, from a start of its own.
+"""Memories of a language model on clozes of real text: each with a start of its own, each trained on tasks of two.
 
     python benchmarks/real_memories.py ../shared/data/qa/corpus.jsonl.gz --out runs/real-memories
     python benchmarks/real_memories.py CORPUS --memories constant full --seeds 0 1      some of them, over seeds
     python benchmarks/real_memories.py CORPUS --tables                                  of what is finished
 
-Every memory sees the same demonstrations' budget of trained tokens, then as many attempts of RL on tasks of two, and
-the same tasks of the evaluation, whose passages it has not seen. A run that was stopped is resumed.
+Every memory sees as many trained tokens of demonstrations, then as many attempts of RL on tasks of two, and the same
+tasks of the evaluation, whose passages it has not seen. The recipes are in benchmarks/real_memories/. A run that was
+stopped goes on with the same command; OUT/MEMORY-seedS.json holds the rows of one that is finished.
 
 Prints exact match over N before and after RL, peak tokens, tokens and cost of an attempt at the largest N, and judges
 two bounds that were declared before: a memory of constant peak is above `full` at N >= 8 by 0.1, at a third of its
@@ -20,35 +21,30 @@ import itertools
 import json
 import shlex
 import statistics
-import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from machine import commit, hardware
+from recipe_stages import Stages
 
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.tokens import attempt_cost
 from mem1.prices import PRICE_CLASSES
 from mem1.trajectory_files import read_trajectories
 
-MEMORIES = ("constant", "full", "notebook(4)", "window(3)", "archive(4)", "summary(300)", "discard_all(300)")
+RECIPES = Path(__file__).resolve().parent / "real_memories"
+MEMORIES = ("constant", "full", "notebook(4)", "summary(300)", "window(3)", "archive(4)", "discard_all(300)")
 PASSAGES = 12_000
-SIZES = (1, 2, 4, 8, 16)
-CHANGES = (
-    "sft.steps=60",
-    "rl.curriculum=[{steps=4, objectives=[2]}]",
-    "budget.completion_per_objective=16",  # a state of constant memory holds every answer
-    f"evaluation.objectives={list(SIZES)}",
-    "evaluation.tasks=16",
-    "evaluation.questions=64",
-)
 CLASSES = ("hosted-90", "hosted-50", "self-hosted")
+FIELDS = ("objectives", "tasks", "em", "em_low", "em_high", "turns", "total_tokens", "output_tokens", "endings")
+PEAKS = ("peak_tokens_without_prompt", "appended_peak_tokens_without_prompt")
 AHEAD, PEAK = 0.1, 1 / 3
 
 Rows = Mapping[tuple[str, int], Mapping[str, Any]]
-"""(policy, N) -> row of result.json."""
+"""(policy, N) -> its row."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -58,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not corpus.exists():
         cut(given.corpus, corpus, given.passages)
     print(f"command: python {shlex.join(sys.argv)}; commit {commit()}; {hardware()}\n", flush=True)
-    finished: dict[str, list[Path]] = {}
+    finished: dict[str, list[Rows]] = {}
     for seed, memory in itertools.product(given.seeds, given.memories):
-        folder = given.out / f"{memory}-seed{seed}"
-        if not given.tables and not (folder / "result.json").is_file():
-            train(corpus, memory, seed, folder, given.model, given.changes)
-        if (folder / "result.json").is_file():
-            finished.setdefault(memory, []).append(folder)
-    print_tables(finished)
+        result = given.out / f"{memory}-seed{seed}.json"
+        if not given.tables and not result.is_file():
+            train(corpus, memory, seed, result, given.model, given.changes)
+        if result.is_file():
+            finished.setdefault(memory, []).append(rows_of(result))
+    print_tables(finished, given.out / "memories.png")
 
 
 def cut(source: Path, target: Path, passages: int) -> None:
@@ -77,39 +73,63 @@ def cut(source: Path, target: Path, passages: int) -> None:
     part.rename(target)
 
 
-def train(corpus: Path, memory: str, seed: int, folder: Path, model: str, changes: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "mem1", "real", "--model", model, "--corpus", str(corpus), "--seed", str(seed)]
-    command += ["--out", str(folder), "--json", *(["--resume"] if folder.exists() else [])]
-    subprocess.run([*command, f"memory={memory}", *CHANGES, *changes], check=True, stdout=subprocess.DEVNULL)
+def train(corpus: Path, memory: str, seed: int, result: Path, model: str, changes: Sequence[str]) -> None:
+    """Both trainings of a memory with their evaluations, in a folder beside its result."""
+    folder, begun = result.with_suffix(""), time.monotonic()
+    folder.mkdir(exist_ok=True)
+    path = f"tasks.corpus={corpus.resolve()}"
+    stages = Stages(RECIPES, folder, (f"memory={memory}", f"seed={seed}", path, *changes))
+    stages.train("start", f"model.path={model}")
+    stages.train("train")
+    found = {
+        "memory": memory,
+        "seed": seed,
+        "commit": commit(),
+        "hardware": hardware(),
+        "seconds": round(time.monotonic() - begun),
+        "rows": [
+            {**row_of(file), "policy": policy}
+            for run, policy in (("start", "start"), ("train", "trained"))
+            for file in sorted((folder / run / "evaluation").glob("*.row.json"))
+        ],
+    }
+    result.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def rows_of(folder: Path) -> Rows:
-    found = json.loads((folder / "result.json").read_text(encoding="utf-8"))["rows"]
+def row_of(file: Path) -> dict[str, Any]:
+    """What the tables need of a finished examination at one N, with the mean cost of an attempt in each price class."""
+    row = json.loads(file.read_text(encoding="utf-8"))
+    attempts = list(read_trajectories(file.with_name(file.name.replace(".row.json", ".jsonl"))))
+    cost = {name: statistics.mean(attempt_cost(one, PRICE_CLASSES[name]) for one in attempts) for name in CLASSES}
+    return {**{field: row[field] for field in (*FIELDS, *PEAKS)}, "cost": cost}
+
+
+def rows_of(result: Path) -> Rows:
+    found = json.loads(result.read_text(encoding="utf-8"))["rows"]
     return {(row["policy"], row["objectives"]): row for row in found}
 
 
-def print_tables(finished: Mapping[str, Sequence[Path]]) -> None:
+def print_tables(finished: Mapping[str, Sequence[Rows]], picture: Path) -> None:
     if not finished:
         print("nothing is finished")
         return
-    rows = {memory: [rows_of(folder) for folder in folders] for memory, folders in finished.items()}
-    sizes = sorted({n for _, n in next(iter(rows.values()))[0]})
+    sizes = sorted({n for policy, n in next(iter(finished.values()))[0] if policy == "trained"})
     head = " | ".join(f"N = {n}" for n in sizes)
     print(f"| memory, seeds | | {head} |\n|---|---|{'--:|' * len(sizes)}")
-    for memory, runs in rows.items():
-        for policy in ("untouched", "start", "trained"):
-            name = f"`{memory}`, {len(runs)}" if policy == "untouched" else ""
+    for memory, runs in finished.items():
+        for policy in ("start", "trained"):
+            name = f"`{memory}`, {len(runs)}" if policy == "start" else ""
             print(f"| {name} | {policy} | {' | '.join(em(runs, policy, n) for n in sizes)} |")
     most = sizes[-1]
     print(f"\n| trained | {' | '.join(f'peak, {n}' for n in sizes)} | tokens, {most} | {' | '.join(CLASSES)} |")
     print(f"|---|{'--:|' * (len(sizes) + 1 + len(CLASSES))}")
-    for memory, runs in rows.items():
-        peaks = [f"{mean(runs, n, 'peak_tokens_without_prompt'):,.0f}" for n in sizes]
-        costs = [f"{cost(finished[memory], most, name):.5f}" for name in CLASSES]
+    for memory, runs in finished.items():
+        peaks = [f"{mean(runs, n, PEAKS[0]):,.0f}" for n in sizes]
+        costs = [f"{statistics.mean(run['trained', most]['cost'][name] for run in runs):.5f}" for name in CLASSES]
         print(f"| `{memory}` | {' | '.join(peaks)} | {mean(runs, most, 'total_tokens'):,.0f} | {' | '.join(costs)} |")
-    if "full" in rows:
-        judge(rows, [n for n in sizes if n >= 8])
-    draw(rows, sizes, next(iter(finished.values()))[0].parent / "memories.png")
+    if "full" in finished:
+        judge(finished, [n for n in sizes if n >= 8])
+    draw(finished, sizes, picture)
 
 
 def em(runs: Sequence[Rows], policy: str, n: int) -> str:
@@ -124,16 +144,6 @@ def em(runs: Sequence[Rows], policy: str, n: int) -> str:
 
 def mean(runs: Sequence[Rows], n: int, field: str) -> float:
     return statistics.mean(run["trained", n][field] for run in runs)
-
-
-def cost(folders: Sequence[Path], n: int, price_class: str) -> float:
-    """Mean cost of an attempt of the trained policy, in the unit of the class."""
-    prices = PRICE_CLASSES[price_class]
-    return statistics.mean(
-        attempt_cost(trajectory, prices)
-        for folder in folders
-        for trajectory in read_trajectories(folder / "evaluation" / f"trained-{n}.jsonl")
-    )
 
 
 def judge(rows: Mapping[str, Sequence[Rows]], sizes: Sequence[int]) -> None:

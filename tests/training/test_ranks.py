@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import mem1
 from mem1.cli.main import app
 from mem1.cli.train import Upload
+from mem1.engines.device import Machine
 from mem1.errors import UserError
 from mem1.packing import Pack, split_into_packs
 from mem1.recipe.model import Distributed
@@ -332,8 +333,13 @@ def test_an_upload_runs_the_command_with_the_checkpoint_and_only_reports_a_failu
 
 
 def test_a_recipe_alone_joins_nobody():
-    with joined() as ranks:
-        assert ranks is ONE_PROCESS and not distributed.is_initialized()
+    with joined(machine=Machine()) as ranks:
+        assert ranks == ONE_PROCESS and not distributed.is_initialized()
+
+
+def test_a_process_alone_knows_what_its_cpu_has():
+    with joined(machine=Machine(bfloat16=True)) as ranks:
+        assert ranks.device.is_cpu and ranks.device.bfloat16
 
 
 def test_the_function_trains_a_recipe_with_distributed_as_the_command_does(tmp_path: Path):

@@ -156,7 +156,7 @@ def joined(*, grouped: bool = False, device: str = "auto", machine: Machine | No
     if cuda:
         torch.cuda.set_device(chosen.at)
     if not under_torchrun and not grouped:
-        yield ONE_PROCESS if chosen.is_cpu else replace(ONE_PROCESS, device=chosen)
+        yield replace(ONE_PROCESS, device=chosen)
         return
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     with _lost_ranks_named():
