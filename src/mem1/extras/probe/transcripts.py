@@ -56,6 +56,16 @@ class Fact:
         return self.message < end and (self.until is None or self.until >= end)
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a careful reader would note of a message."""
+
+    message: int
+    form: str
+    """The exact words that the note is about, as the message has them."""
+    note: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transcript:
     """A conversation, and the facts in it."""
@@ -64,6 +74,8 @@ class Transcript:
     """search, atlas, software, office, or any name of one's own."""
     messages: tuple[Mapping[str, Any], ...]
     facts: tuple[Fact, ...]
+    noted: tuple[Noted, ...] = ()
+    """Of a transcript that was made here, notes on what is planted, and on some of what results tell, asked or not."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:

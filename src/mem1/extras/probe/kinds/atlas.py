@@ -16,6 +16,8 @@ from mem1.tasks.english import names
 from mem1.tasks.english.frames import notice_text, write
 from mem1.tasks.english.world import RELATIONS, EnglishWorld, make_english_world
 
+_NOUNS: Mapping[str, str] = {"birthday": "born", "population": "inhabitants", "staff": "employees"}
+"""What a note calls a relation, where that is another word."""
 _CLOZES: Mapping[str, tuple[str, str]] = {
     "birthplace": ("name", "{} was born in ____."),
     "birthday": ("date", "{} was born on ____."),
@@ -112,4 +114,5 @@ def _told(world: EnglishWorld, subject: str, relation: str, *, corrected: bool =
         forms=forms,
         subject=subject,
         key=f"{subject}/{relation}" if world.corrections(subject, relation) else "",
+        label=f"{subject} {_NOUNS.get(relation, relation)}",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -19,13 +19,16 @@ from typing import Any
 from mem1.extras.probe.kinds.parts import Exchange, Scene, Settings, Split, Told, Wanted
 from mem1.extras.probe.kinds.planting import PLANTED, Planted, plant
 from mem1.extras.probe.retained import Text, retains
-from mem1.extras.probe.transcripts import Fact, Transcript
+from mem1.extras.probe.transcripts import Fact, Noted, Transcript
+from mem1.messages.written import LASTING
 
 _RATE = 0.5
 """Facts per exchange."""
 _PLANTED_SHARE = 0.5
 _SAYS = 0.15
 """Share of the turns in which the assistant says something beside its call."""
+_NOTED, _TOGETHER = 2, 5
+"""Facts of a result that are noted, the first ones; of a subject whose facts have no names, in one note."""
 _TRIES = 100
 """Topics that are drawn before one is used again."""
 _ASIDES = (
@@ -47,6 +50,7 @@ class Draft:
         self._taken: dict[str, Told] = {}
         self._places: dict[str, int] = {}
         """Key -> index of its fact."""
+        self._noted: list[Noted] = []
         self._counts: Counter[str] = Counter()
         self._planted = 0
         """Number of facts that were planted."""
@@ -69,7 +73,7 @@ class Draft:
             while not all(map(self._is_new, self._overtaking(exchange))):
                 exchange = next(scene.exchanges)
             self._add(at, exchange, scene.note)
-        return Transcript(kind=kind, messages=tuple(self.messages), facts=tuple(self.facts))
+        return Transcript(kind=kind, messages=tuple(self.messages), facts=tuple(self.facts), noted=tuple(self._noted))
 
     def _add(self, at: int, exchange: Exchange, note: str) -> None:
         random = self.wanted.random
@@ -83,7 +87,7 @@ class Draft:
                 planted = self._plant(at)
         if planted is not None and planted.voice == "user":
             self._say({"role": "user", "content": planted.sentence})
-            self._record(planted.told)
+            self._record_planted(planted)
         says = random.choice(_ASIDES) if random.random() < _SAYS else None
         if planted is not None and planted.voice == "assistant":
             says = planted.sentence
@@ -91,15 +95,20 @@ class Draft:
         calls = [{"id": f"call_{at}", "type": "function", "function": function}]
         self._say({"role": "assistant", "content": says, "tool_calls": calls})
         if planted is not None and planted.voice == "assistant":
-            self._record(planted.told)
+            self._record_planted(planted)
         lines = exchange.result.splitlines()
         if planted is not None and planted.voice == "result":
             lines.insert(random.randrange(len(lines) + 1), note.format(planted.sentence))
         self._say({"role": "tool", "tool_call_id": f"call_{at}", "content": "\n".join(lines)})
         if planted is not None and planted.voice == "result":
-            self._record(planted.told)
-        for told in (*overtaking, *((picked,) if picked else ())):
+            self._record_planted(planted)
+        for told in overtaking:
             self._record(told)
+            self._note(told, lasting=True)
+        if picked is not None:
+            self._record(picked)
+        for told in _first(exchange):
+            self._note(told, lasting=False)
 
     def _say(self, message: Mapping[str, Any]) -> None:
         self.messages.append(message)
@@ -152,6 +161,16 @@ class Draft:
         about = [text for text in (*self._seen, asked) if subject in text]
         return not any(form.lower() in text for form in told.forms for text in about)
 
+    def _record_planted(self, planted: Planted) -> None:
+        self._record(planted.told)
+        self._note(planted.told, lasting=True)
+
+    def _note(self, told: Told, *, lasting: bool) -> None:
+        """A note on the last message."""
+        form = told.forms[0]
+        note = f"{told.label or told.subject}: {form}{LASTING if lasting else ''}"
+        self._noted.append(Noted(len(self.messages) - 1, form, note))
+
     def _record(self, told: Told) -> None:
         """A fact of the last message."""
         message = len(self.messages) - 1
@@ -168,3 +187,14 @@ class Draft:
         self.facts.append(
             Fact(kind=told.kind, cloze=told.cloze, forms=told.forms, message=message, stale=stale, subject=told.subject)
         )
+
+
+def _first(exchange: Exchange) -> Iterator[Told]:
+    """The facts that its result tells first; those without names, of one subject, as one."""
+    result = Text(exchange.result)
+    told = [one for one in exchange.told if one.kind != "correction" and retains(one.forms, one.subject, result)]
+    told.sort(key=lambda one: exchange.result.find(one.forms[0]))
+    yield from [one for one in told if one.label][:_NOTED]
+    together = [one for one in told if not one.label and one.forms[0] in exchange.result][:_TOGETHER]
+    if together:
+        yield replace(together[0], forms=(", ".join(dict.fromkeys(one.forms[0] for one in together)),))

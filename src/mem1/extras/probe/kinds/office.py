@@ -140,7 +140,8 @@ class _Desk:
         value, key = self.value(what), f"{subject}/{what}"
         self.open[key] = what, subject, value
         kind, cloze = _CLOZES[what]
-        return value, Told(kind=kind, cloze=cloze.format(subject), forms=_forms(what, value), subject=subject, key=key)
+        cloze, label = cloze.format(subject), f"{subject} {what}"
+        return value, Told(kind=kind, cloze=cloze, forms=_forms(what, value), subject=subject, key=key, label=label)
 
     def mail(self, sender: str, about: str, body: list[str], told: tuple[Told, ...], words: int) -> Exchange:
         """A mail with some chat around what it says."""
@@ -174,7 +175,11 @@ def _invoice(desk: _Desk, words: int) -> Exchange:
     cloze = f"The invoice of {firm} for the {about} has the number ____."
     return desk.mail(
         *(f"{desk.person()}, {firm}", f"Invoice for the {about}", body),
-        (Told(kind="identifier", cloze=cloze, forms=(number,), subject=firm), over, due),
+        (
+            Told(kind="identifier", cloze=cloze, forms=(number,), subject=firm, label=f"{firm} {about} invoice"),
+            over,
+            due,
+        ),
         words,
     )
 
@@ -184,7 +189,8 @@ def _appointment(desk: _Desk, words: int) -> Exchange:
     day, on = desk.told("day", number)
     room, where = desk.told("room", number)
     body = [f"The appointment {number} about the {about} is on {day}.", f"We meet in room {room}."]
-    name = Told(kind="name", cloze=f"The host of the appointment {number} is ____.", forms=(host,), subject=number)
+    cloze, label = f"The host of the appointment {number} is ____.", f"{number} host"
+    name = Told(kind="name", cloze=cloze, forms=(host,), subject=number, label=label)
     return desk.mail(f"{host}, {desk.firm()}", f"Appointment about the {about}", body, (name, on, where), words)
 
 
@@ -196,8 +202,20 @@ def _introduction(desk: _Desk, words: int) -> Exchange:
     number = desk.number("CUS")
     body = [f"From now on {new} looks after the {about} at {firm}.", f"Our customer number with you is {number}."]
     told = (
-        Told(kind="name", cloze=f"At {firm}, the {about} is looked after by ____.", forms=(new,), subject=firm),
-        Told(kind="identifier", cloze=f"The customer number of {firm} is ____.", forms=(number,), subject=firm),
+        Told(
+            kind="name",
+            cloze=f"At {firm}, the {about} is looked after by ____.",
+            forms=(new,),
+            subject=firm,
+            label=f"{firm} {about}",
+        ),
+        Told(
+            kind="identifier",
+            cloze=f"The customer number of {firm} is ____.",
+            forms=(number,),
+            subject=firm,
+            label=f"{firm} customer number",
+        ),
     )
     return desk.mail(f"{desk.person()}, {firm}", "A change in our team", body, told, words)
 
@@ -215,6 +233,7 @@ def _correction(desk: _Desk, key: str, words: int) -> Exchange:
         forms=_forms(what, new),
         subject=subject,
         key=key,
+        label=f"{subject} {what}",
     )
     return desk.mail(f"{desk.person()}, {desk.firm()}", f"About {subject}", [text], (told,), words)
 
@@ -228,13 +247,14 @@ def _orders(desk: _Desk, first: Product, shelf: Sequence[Product]) -> Exchange:
         sum_ = f"{random.randrange(2, 90) * product.pricing[0]:,.2f}"
         lines.append(f"{number} | {product.title} ({product.asin}) | {sum_} dollars | {random.choice(_STATUS)} | {day}")
         cloze = f"The order of {customer} for the {product.title} ({product.asin}) has the number ____."
-        told.append(Told(kind="identifier", cloze=cloze, forms=(number,), subject=customer))
+        label = f"{customer} order {product.asin}"
+        told.append(Told(kind="identifier", cloze=cloze, forms=(number,), subject=customer, label=label))
         cloze = f"The order {number} comes to ____ dollars."
-        told.append(Told(kind="number", cloze=cloze, forms=plain(sum_), subject=number))
+        told.append(Told(kind="number", cloze=cloze, forms=plain(sum_), subject=number, label=f"{number} sum"))
         cloze = f"The order {number} was placed on ____."
-        told.append(Told(kind="date", cloze=cloze, forms=_forms("day", day), subject=number))
+        told.append(Told(kind="date", cloze=cloze, forms=_forms("day", day), subject=number, label=f"{number} day"))
         cloze = f"The order {number} was placed by ____."
-        told.append(Told(kind="name", cloze=cloze, forms=(customer,), subject=number))
+        told.append(Told(kind="name", cloze=cloze, forms=(customer,), subject=number, label=f"{number} customer"))
     return Exchange("list_orders", {"customer": customer}, "\n".join(lines), tuple(told))
 
 
@@ -249,7 +269,8 @@ def _page(product: Product, words: int) -> Exchange:
     ]
     code, price = product.asin, product.price_tag.replace("$", "")
     cloze = f"The shop sells the {product.title} at {product.price_tag} under the code ____."
-    told = [Told(kind="identifier", cloze=cloze, forms=(code,))]
+    told = [Told(kind="identifier", cloze=cloze, forms=(code,), label=f"{product.title} code")]
     if len(product.pricing) == 1:
-        told.append(Told(kind="number", cloze=f"The price of {code} is ____ dollars.", forms=(price,), subject=code))
+        cloze = f"The price of {code} is ____ dollars."
+        told.append(Told(kind="number", cloze=cloze, forms=(price,), subject=code, label=f"{code} price"))
     return Exchange("open_product", {"product": product.title}, "\n".join(lines), tuple(told))

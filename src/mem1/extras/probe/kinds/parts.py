@@ -47,6 +47,8 @@ class Told:
     subject: str = ""
     key: str = ""
     """What it is about, if it may be overtaken; of a correction, what it overtakes. Empty: neither."""
+    label: str = ""
+    """What a note calls it, such as "Elmwick inhabitants"; a correction, as what it overtakes. Empty: its subject."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,65 +44,65 @@ _TAILS = _words("queue store mq db cast flow vault grid bus sync")
 _TICKETS = ("OPS", "REQ", "CASE", "INC", "TASK")
 
 _Voice = Literal["user", "assistant", "result"]
-_SENTENCES: Mapping[str, tuple[tuple[str, str], ...]] = {
+_SENTENCES: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "rule": (
-        ("path", "From now on never touch {value}; it belongs to the {topic}."),
-        ("host", "For the {topic} always go through {value}, whatever happens."),
-        ("product", "Never mention {value} to anyone outside the team of the {topic}."),
-        ("path", "Whenever the {topic} changes, write it down in {value} first."),
-        ("ticket", "Do nothing about the {topic} before {value} is closed."),
+        ("path", "never touch", "From now on never touch {value}; it belongs to the {topic}."),
+        ("host", "always through", "For the {topic} always go through {value}, whatever happens."),
+        ("product", "never mention", "Never mention {value} to anyone outside the team of the {topic}."),
+        ("path", "write changes in", "Whenever the {topic} changes, write it down in {value} first."),
+        ("ticket", "not before", "Do nothing about the {topic} before {value} is closed."),
     ),
     "decision": (
-        ("product", "We go with {value} for the {topic}."),
-        ("product", "I have decided: the {topic} will be built on {value}."),
-        ("host", "Decision of this morning: the {topic} goes to {value}."),
-        ("product", "After some talk we chose {value} for the {topic}."),
+        ("product", "chosen", "We go with {value} for the {topic}."),
+        ("product", "built on", "I have decided: the {topic} will be built on {value}."),
+        ("host", "goes to", "Decision of this morning: the {topic} goes to {value}."),
+        ("product", "chosen", "After some talk we chose {value} for the {topic}."),
     ),
     "identifier": (
-        ("ticket", "The ticket for the {topic} is {value}."),
-        ("host", "The host of the {topic} is {value}."),
-        ("ticket", "Whatever concerns the {topic} is filed under {value}."),
+        ("ticket", "ticket", "The ticket for the {topic} is {value}."),
+        ("host", "host", "The host of the {topic} is {value}."),
+        ("ticket", "filed under", "Whatever concerns the {topic} is filed under {value}."),
     ),
     "path": (
-        ("path", "The settings of the {topic} live in {value}."),
-        ("path", "The {topic} writes its log to {value}."),
-        ("path", "The {topic} reads its list from {value}."),
+        ("path", "settings", "The settings of the {topic} live in {value}."),
+        ("path", "log", "The {topic} writes its log to {value}."),
+        ("path", "list", "The {topic} reads its list from {value}."),
     ),
     "number": (
-        ("number", "The {topic} must stay below {value} requests per day."),
-        ("number", "The {topic} holds {value} rows at present."),
-        ("number", "The budget of the {topic} is {value} dollars."),
+        ("number", "requests per day below", "The {topic} must stay below {value} requests per day."),
+        ("number", "rows", "The {topic} holds {value} rows at present."),
+        ("number", "budget in dollars", "The budget of the {topic} is {value} dollars."),
     ),
     "negative": (
-        ("product", "Tried {value} for the {topic}; it failed and must not be tried again."),
-        ("path", "Deleted {value} of the {topic}; it no longer exists."),
-        ("host", "The {topic} cannot be reached through {value}; that way is closed."),
-        ("path", "The {topic} has no file {value}, although the old guide names it."),
+        ("product", "failed with", "Tried {value} for the {topic}; it failed and must not be tried again."),
+        ("path", "deleted", "Deleted {value} of the {topic}; it no longer exists."),
+        ("host", "not through", "The {topic} cannot be reached through {value}; that way is closed."),
+        ("path", "no file", "The {topic} has no file {value}, although the old guide names it."),
     ),
 }
-"""Kind -> (kind of value, sentence)."""
-_OVERTAKEN: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+"""Kind -> (kind of value, what a note calls it, sentence)."""
+_OVERTAKEN: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (
-        *("identifier", "host", "The {topic} runs on {value}."),
+        *("identifier", "host", "runs on", "The {topic} runs on {value}."),
         ("The {topic} has moved from {old} to {value}.", "Since today the {topic} runs on {value}."),
     ),
     (
-        *("path", "path", "The keys of the {topic} are kept in {value}."),
+        *("path", "path", "keys", "The keys of the {topic} are kept in {value}."),
         ("The keys of the {topic} are now kept in {value}.", "The keys of the {topic} went from {old} to {value}."),
     ),
     (
-        *("number", "number", "The limit of the {topic} is {value} calls."),
+        *("number", "number", "limit of calls", "The limit of the {topic} is {value} calls."),
         (
             "The limit of the {topic} was raised from {old} to {value} calls.",
             "New limit of the {topic}: {value} calls.",
         ),
     ),
     (
-        *("identifier", "ticket", "The open ticket of the {topic} is {value}."),
+        *("identifier", "ticket", "open ticket", "The open ticket of the {topic} is {value}."),
         ("The open ticket of the {topic} is {value} now.", "{old} was wrong: the ticket of the {topic} is {value}."),
     ),
 )
-"""(kind, kind of value, what is stated first, what is stated later)."""
+"""(kind, kind of value, what a note calls it, what is stated first, what is stated later)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,21 +122,30 @@ def plant(random: Random, half: Split, kind: str) -> Planted:
     """A fact of a kind of `PLANTED`; for a correction, what it will overtake, with the correction as `later`."""
     topic = _topic(random, half)
     if kind != "correction":
-        made, sentence = random.choice(_SENTENCES[kind])
-        return _planted(random, kind, topic, _value(random, half, made, topic), sentence, sentence)
-    first_kind, made, first, sentences = random.choice(_OVERTAKEN)
+        made, noun, sentence = random.choice(_SENTENCES[kind])
+        return _planted(random, kind, topic, _value(random, half, made, topic), (noun, sentence, sentence))
+    first_kind, made, noun, first, sentences = random.choice(_OVERTAKEN)
     old, value = _value(random, half, made, topic), _value(random, half, made, topic)
     while value == old:
         value = _value(random, half, made, topic)
     cloze = f"After a change: {first[0].lower()}{first[1:]}"
-    later = _planted(random, "correction", topic, value, random.choice(sentences), cloze, key=old)
-    return replace(_planted(random, first_kind, topic, old, first, first, key=old), later=later)
+    later = _planted(random, "correction", topic, value, (noun, random.choice(sentences), cloze), key=old)
+    return replace(_planted(random, first_kind, topic, old, (noun, first, first), key=old), later=later)
 
 
-def _planted(random: Random, kind: str, topic: str, value: str, sentence: str, cloze: str, *, key: str = "") -> Planted:
-    """`key`: the value that is overtaken; empty: none is."""
-    about = topic.partition(" ")[2]  # a summary may well leave out when it runs
-    told = Told(kind=kind, cloze=cloze.format(topic=topic, value=BLANK), forms=plain(value), subject=about, key=key)
+def _planted(
+    random: Random, kind: str, topic: str, value: str, words: tuple[str, str, str], *, key: str = ""
+) -> Planted:
+    """`words`: what a note calls it, how it is said, its cloze; `key`: the value that is overtaken; empty: none is."""
+    noun, sentence, cloze = words
+    told = Told(
+        kind=kind,
+        cloze=cloze.format(topic=topic, value=BLANK),
+        forms=plain(value),
+        subject=topic.partition(" ")[2],  # a summary may well leave out when it runs
+        key=key,
+        label=f"{topic} {noun}",
+    )
     voice: _Voice = "user" if kind in ("rule", "decision") else random.choice(("assistant", "result", "result"))
     return Planted(topic=topic, told=told, sentence=sentence.format(topic=topic, value=value, old=key), voice=voice)
 

@@ -119,7 +119,8 @@ def _pages(checkout: _Checkout, words: int) -> Iterator[Exchange]:
     for path, said in checkout.errors.items():
         line = said.partition(f'File "{path}", line ')[2].partition("\n")[0]
         cloze = f"Python cannot compile {path}: it stops at line ____."
-        told = [Told(kind="number", cloze=cloze, forms=(line,), subject=path)] if len(line) > 1 else []
+        label = f"{path} broken at line"
+        told = [Told(kind="number", cloze=cloze, forms=(line,), subject=path, label=label)] if len(line) > 1 else []
         yield _page("python", f"python -m py_compile {path}", said.splitlines(), *told)
 
 
@@ -145,7 +146,12 @@ def _history(checkout: _Checkout, words: int) -> Iterator[Exchange]:
         lines = [f"{name} {subject}", "", *cut_lines(paths, words)]
         folders = Counter(str(Path(path).parent) for path in paths)
         told = [
-            Told(kind="negative", cloze=f"The commit {name} deleted ____; it no longer exists.", forms=(path,))
+            Told(
+                kind="negative",
+                cloze=f"The commit {name} deleted ____; it no longer exists.",
+                forms=(path,),
+                label=f"{name} deleted",
+            )
             for path in lines[2:]
             if path in checkout.gone and folders[str(Path(path).parent)] == 1
         ]
@@ -156,9 +162,13 @@ def _history(checkout: _Checkout, words: int) -> Iterator[Exchange]:
 def _commit(name: str, day: str, subject: str) -> Iterator[Told]:
     year, month, number = day.split("-")
     days = dated(int(number), MONTHS[int(month) - 1], int(year))
-    yield Told(kind="identifier", cloze=f'The commit "{subject}" has the hash ____.', forms=(name, name[:7]))
+    yield Told(
+        kind="identifier", cloze=f'The commit "{subject}" has the hash ____.', forms=(name, name[:7]), label=subject
+    )
     forms = tuple(dict.fromkeys((day, *days)))
-    yield Told(kind="date", cloze=f'The commit {name}, "{subject}", is of ____.', forms=forms, subject=name)
+    yield Told(
+        kind="date", cloze=f'The commit {name}, "{subject}", is of ____.', forms=forms, subject=name, label=f"{name} of"
+    )
 
 
 def _listings(checkout: _Checkout, words: int) -> Iterator[Exchange]:
@@ -169,7 +179,13 @@ def _listings(checkout: _Checkout, words: int) -> Iterator[Exchange]:
         listed = [checkout.sizes[path][0] for path in paths]
         shown = paths[: len(cut_lines(listed, words))]
         told = [
-            Told(kind="number", cloze=f"{path} has ____ bytes.", forms=plain(checkout.sizes[path][1]), subject=path)
+            Told(
+                kind="number",
+                cloze=f"{path} has ____ bytes.",
+                forms=plain(checkout.sizes[path][1]),
+                subject=path,
+                label=f"{path} bytes",
+            )
             for path in shown
             if len(checkout.sizes[path][1]) > 2
         ]
@@ -177,7 +193,13 @@ def _listings(checkout: _Checkout, words: int) -> Iterator[Exchange]:
         yield _page("ls", command, listed[: len(shown)], *told)
         counted = [(path, len(checkout.files[path])) for path in paths if path in checkout.files][: words // 4]
         lengths = [
-            Told(kind="number", cloze=f"{path} has ____ lines.", forms=(str(length),), subject=path)
+            Told(
+                kind="number",
+                cloze=f"{path} has ____ lines.",
+                forms=(str(length),),
+                subject=path,
+                label=f"{path} lines",
+            )
             for path, length in counted
             if length > 99
         ]
@@ -196,15 +218,23 @@ def _reading(path: str, lines: Sequence[str], words: int) -> Iterator[Exchange]:
             name = line.partition("(")[0].partition(":")[0].split()[-1]
             cloze = f"In {path}, {name} begins on line ____."
             if len(name) >= _SHORTEST_NAME and number > 9:
-                told.append(Told(kind="number", cloze=cloze, forms=(str(number),), subject=name))
+                label = f"{path} {name} line"
+                told.append(Told(kind="number", cloze=cloze, forms=(str(number),), subject=name, label=label))
             cloze = f"On line {number} of {path} begins ____."
             if "_" in name.strip("_"):
-                told.append(Told(kind="name", cloze=cloze, forms=(name,), subject=path))
+                label = f"{path} line {number}"
+                told.append(Told(kind="name", cloze=cloze, forms=(name,), subject=path, label=label))
         yield _page("grep", f"grep -HnE -m {len(shown)} '^(class|def|async def) ' {path}", shown, *told)
     for start in range(0, len(lines), _LINES_A_PAGE):
         part = cut_lines(lines[start : start + _LINES_A_PAGE], words)
         values = [
-            Told(kind="number", cloze=f"In {path}, {name} is ____.", forms=plain(value), subject=name)
+            Told(
+                kind="number",
+                cloze=f"In {path}, {name} is ____.",
+                forms=plain(value),
+                subject=name,
+                label=f"{path} {name}",
+            )
             for name, _, value in (line.partition(" = ") for line in part)
             if name.isidentifier() and name.isupper() and len(name) >= _SHORTEST_NAME
             if value.isdecimal() and int(value) > 9
