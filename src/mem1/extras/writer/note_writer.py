@@ -1,0 +1,85 @@
+"""A trained policy that writes notes about an agent's work, one part after the other.
+
+    writer = NoteWriter.load("runs/writer/policy")
+    writer.write(Reading(task="Go through ...", notes=(), exchange="[assistant] read_mail(...) ..."))
+    ->  ["Pellick Timber audit invoice: INV-482130", "INV-482130 due: 3 May 2027"]
+
+What it is shown is laid out as in training (`mem1.extras.writer.reading`): the task, the notes in sight, one part. So
+it keeps nothing between calls, and its context is as long after a thousand exchanges as after ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mem1.engines.base import Engine, Sampling
+from mem1.engines.codec import Codec
+from mem1.engines.device import ON_CPU, Device
+from mem1.errors import UserError
+from mem1.extras.writer.reading import NEXT, prompt_of
+from mem1.messages.writing import Reading
+from mem1.policy.folders import policy_folder
+from mem1.policy.policy import load_policy
+from mem1.policy.protocol import Known
+from mem1.protocol import SEARCH, Tags, blocks, observation
+
+_COMPLETION = 120
+"""Longest completion, in tokens."""
+
+
+class NoteWriter:
+    """Writes notes with a policy that was trained to."""
+
+    def __init__(self, codec: Codec, tags: Tags, engine: Engine) -> None:
+        """Raises UserError for tags without notes, which are those of another policy."""
+        if tags.note is None:
+            raise UserError("the policy was not trained to write notes; do it with mem1 train smollm2/writer-start")
+        self._codec, self._tags, self._engine = codec, tags, engine
+        self.given = self.read = self.written = 0
+        """Tokens of the parts, of the contexts that it read, and of what it wrote, by its own tokenizer."""
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, workers: int = 1, device: Device = ON_CPU, dtype: str = "float32"
+    ) -> NoteWriter:
+        """The policy in a folder. Raises UserError as `load_policy` does, and for one that is not trained to."""
+        from mem1.engines.workers import local_engine
+
+        policy = load_policy(folder, device=device, dtype=dtype)
+        tags = Known.at(policy_folder(folder)).tags
+        if tags is None:
+            raise UserError(f"{folder} does not say how it was trained to speak; give the folder of a trained writer")
+        return cls(policy.codec, tags, local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers))
+
+    def write(self, reading: Reading, /) -> Sequence[str]:
+        """The notes about one part; empty: there is nothing to note."""
+        return self.write_all([reading])[0]
+
+    def write_all(self, readings: Sequence[Reading]) -> list[list[str]]:
+        """The notes about each of several parts, which are read together."""
+        contexts = [self._context(reading) for reading in readings]
+        sampling = Sampling(temperature=0.0)
+        done = self._engine.complete(contexts, max_tokens=[_COMPLETION] * len(contexts), sampling=sampling)
+        if failed := next((one.failed for one in done if one.failed is not None), None):
+            raise UserError(f"the writer's model failed: {failed}")
+        self.read += sum(map(len, contexts))
+        self.written += sum(len(one.token_ids) for one in done)
+        return [notes_in(self._codec.decode(one.token_ids), self._tags) for one in done]
+
+    def _context(self, reading: Reading) -> tuple[int, ...]:
+        tags, codec = self._tags, self._codec
+        noted = "".join(f"<{tags.note}> {note} </{tags.note}> " for note in reading.notes)
+        search = tags.action_tags[SEARCH]
+        asked = codec.encode(f"{noted}<{search}> {NEXT} </{search}>")
+        _, tagged = observation(reading.exchange, 1, tags)
+        (shown,) = codec.encode_each_untrusted([tagged], tags)
+        self.given += len(shown)
+        return (*codec.with_bos(codec.encode_untrusted(prompt_of(reading.task), tags)), *asked, *shown)
+
+
+def notes_in(text: str, tags: Tags) -> list[str]:
+    """The notes of a completion; one that is not closed is none."""
+    if tags.note is None:
+        return []
+    return [note for block in blocks(text, tags.note) if (note := " ".join(block.content.split()))]
