@@ -11,20 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from mem1.cli.options import Fills, JsonOption, make_folder_of, new_file, refuse, work_begins
+from mem1.cli.options import (
+    DeviceOption,
+    Fills,
+    JsonOption,
+    chosen_device,
+    make_folder_of,
+    new_file,
+    refuse,
+    work_begins,
+)
 from mem1.cli.progress import bars, say, stderr
 from mem1.errors import UserError, suggestion
 from mem1.interrupts import stopped_while
 from mem1.pages.table import printed
 
 if TYPE_CHECKING:
+    from mem1.engines.device import Device
     from mem1.extras.probe.exam import Taken
+    from mem1.extras.probe.readings import Noting
     from mem1.extras.probe.transcripts import Transcript
     from mem1.extras.probe.writers import Write
 
 _DEFAULT = ("recency", "without-results", "head-tail", "index", "textrank", "archive")
 _KINDS = ("atlas", "office")
 _SHARE, _CYCLES = 0.1, 20
+_WORKERS = 2
+"""Processes on a CPU that read."""
 
 
 def command(
@@ -60,6 +73,11 @@ def command(
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="Chat server whose model writes summaries and notes.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    writer: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a policy trained to write notes: adds trained-writer."),
+    ] = None,
+    device: DeviceOption = None,
     model_reads: Annotated[
         bool, typer.Option("--model-reads", help="The model fills in the blanks, not the extractive reader.")
     ] = False,
@@ -69,6 +87,7 @@ def command(
     """Let memories shorten long transcripts to equally many tokens, and count which facts are left."""
     from mem1.extras.probe.exam import rows
     from mem1.extras.probe.page import probe_page
+    from mem1.extras.probe.readings import TRAINED
     from mem1.extras.probe.writers import served
     from mem1.pages.page import write_page
 
@@ -82,6 +101,8 @@ def command(
         raise UserError("--base-url and --model go together")
     if model_reads and base_url is None:
         raise UserError("--model-reads needs a model: give --base-url and --model")
+    if writer is None:
+        refuse(invocation, "device", because="belongs to --writer")
     if plot is not None:
         new_file(plot)
         make_folder_of(plot)
@@ -89,7 +110,10 @@ def command(
     write = None if base_url is None or model is None else served(base_url, model)
     given = _given(transcripts, kind or _KINDS, split, count, exchanges, corpus, repository)
     cells = itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,)))
-    taken = _taken(chosen, given, list(cells), write, write if model_reads else None)
+    notings = None if writer is None else _read(writer, given, chosen_device(invocation, device or "auto"))
+    if notings is not None:
+        chosen = tuple(dict.fromkeys((*chosen, TRAINED)))
+    taken = _taken(chosen, given, list(cells), write, write if model_reads else None, notings)
     found = rows(taken)
     by_kind = {name: rows([one for one in taken if one.kind == name]) for name in dict.fromkeys(t.kind for t in given)}
     if plot is not None:
@@ -143,22 +167,45 @@ def _taken(
     cells: Sequence[tuple[float, int]],
     write: Write | None,
     reads: Write | None,
+    notings: Sequence[Noting] | None,
 ) -> list[Taken]:
     from mem1.extras.probe.exam import check_cycles, compressor_of, examine
     from mem1.extras.probe.pieces import START
 
     for name in names:  # a mistake is found before anything runs
-        compressor_of(name, transcripts[0].messages[:START], 1_000, write)
+        compressor_of(name, transcripts[0].messages[:START], 1_000, write, None if notings is None else notings[0])
     check_cycles(transcripts, max(cycles for _, cycles in cells))
     found: list[Taken] = []
     with stopped_while("probing"), bars(stderr()) as progress:
         bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(cells), note="")
         for (number, transcript), name, (share, cycles) in itertools.product(enumerate(transcripts), names, cells):
             progress.update(bar, note=name)
-            given = (transcript, name)
-            found.append(examine(*given, share=share, cycles=cycles, number=number, write=write, reads=reads))
+            found.append(
+                examine(
+                    transcript,
+                    name,
+                    share=share,
+                    cycles=cycles,
+                    number=number,
+                    write=write,
+                    reads=reads,
+                    noting=None if notings is None else notings[number],
+                )
+            )
             progress.advance(bar)
     return found
+
+
+def _read(folder: Path, transcripts: Sequence[Transcript], device: Device) -> list[Noting]:
+    """What the writer in this folder notes of the transcripts."""
+    from mem1.extras.writer.note_writer import NoteWriter
+    from mem1.extras.writer.transcripts import number_of_parts, read_all
+
+    dtype = "bfloat16" if device.bfloat16 else "float32"
+    writer = NoteWriter.load(folder, workers=device.workers(_WORKERS), device=device, dtype=dtype)
+    with stopped_while("reading"), bars(stderr()) as progress:
+        bar = progress.add_task("reading", total=number_of_parts(transcripts), note="")
+        return read_all(writer, transcripts, lambda number: progress.advance(bar, number))
 
 
 def _tables(rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]]) -> list[Any]:

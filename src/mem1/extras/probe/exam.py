@@ -24,6 +24,7 @@ from mem1.extras.probe.memories import Message, Ours, Remembered, Replacing
 from mem1.extras.probe.packages import OTHERS
 from mem1.extras.probe.pieces import START, Piece
 from mem1.extras.probe.readers import Extractive, is_right, served_answer
+from mem1.extras.probe.readings import TRAINED, Noted, Noting
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact, Transcript
 from mem1.extras.probe.writers import WRITTEN, Counting, Write, exchanges
@@ -77,13 +78,19 @@ class Taken:
     """Tokens that it has written, over those of the transcript."""
 
 
-def compressor_of(name: str, head: Sequence[Message], tokens: int, write: Write | None) -> Compressor:
+def compressor_of(
+    name: str, head: Sequence[Message], tokens: int, write: Write | None, noting: Noting | None = None
+) -> Compressor:
     """The compressor of this name for a transcript that begins with `head`.
 
     Raises UserError for an unknown one, where its package is not installed, and where it needs a model.
     """
     if name in SIMPLE:
         return SIMPLE[name]()
+    if name == TRAINED:
+        if noting is None:
+            raise UserError(f"{name} needs one: give its folder by --writer")
+        return Noted(noting)
     if name in WRITTEN:
         if write is None:
             raise UserError(f"{name} needs a model that writes: give --base-url and --model")
@@ -99,7 +106,7 @@ def compressor_of(name: str, head: Sequence[Message], tokens: int, write: Write 
             raise UserError(f"{name} is neither a compressor nor a function from messages to messages")
         return Remembered(Replacing(cast("Any", thing)), head)
     if not policy:
-        known = (*SIMPLE, *WRITTEN, *OTHERS, *POLICIES)
+        known = (*SIMPLE, *WRITTEN, TRAINED, *OTHERS, *POLICIES)
         raise UserError(
             f"unknown memory {name!r}{suggestion(name, known)}; known: {', '.join(known)}, or package.module:name"
         )
@@ -117,16 +124,19 @@ def examine(
     number: int = 0,
     write: Write | None = None,
     reads: Write | None = None,
+    noting: Noting | None = None,
 ) -> Taken:
     """Let a compressor keep a share of the tokens of a transcript.
 
     write       the model of compressors that need one
     reads       a model that fills in the blanks; None: the extractive reader does
+    noting      what a trained writer noted of the transcript, for `trained-writer`
     """
     total = sum(piece.tokens for piece in transcript.pieces)
     tokens = int(share * total)
+    once = noting if name == TRAINED else None
     counting = None if write is None else Counting(write)
-    compressor = compressor_of(name, transcript.messages[:START], tokens, counting)
+    compressor = compressor_of(name, transcript.messages[:START], tokens, counting, noting)
     kept, middle = Kept(), None
     rounds = _rounds(transcript, cycles)
     for at, part in enumerate(rounds, start=1):
@@ -156,8 +166,8 @@ def examine(
         invented=len(invented(text, transcript.source)),
         exact=len(text.anchors),
         tokens=estimated(kept.text) / total,
-        read=counting.read / total if counting else 0.0,
-        written=counting.written / total if counting else 0.0,
+        read=once.read if once else counting.read / total if counting else 0.0,
+        written=once.written if once else counting.written / total if counting else 0.0,
     )
 
 
