@@ -92,6 +92,9 @@ class Question:
     """Titles of the supporting passages, where known: the entities that the question is about."""
     depends_on: tuple[int, ...] = ()
     """Positions, from 1, of the earlier questions of the task whose answers this one refers to."""
+    read_at: int | None = None
+    """Turn, from 1, that reads what this is about, where the environment decides what is read when; None: the policy
+    does."""
 
     def __post_init__(self) -> None:
         if not self.text.strip():

@@ -109,6 +109,12 @@ def test_the_questions_that_a_turn_works_on(turns: tuple[Turn, ...], worked: lis
     assert worked_on(Trajectory(turns=turns, task=TASK)) == worked
 
 
+def test_where_the_environment_decides_what_is_read_a_turn_works_on_what_it_reads():
+    questions = tuple(replace(question, read_at=at) for question, at in zip(TASK.questions, (2, 3), strict=True))
+    turns = (turn("search", "Alvex"), turn("search", "Alvex"), turn("search", "x"), turn("answer", "notes"))
+    assert worked_on(Trajectory(turns=turns, task=replace(TASK, questions=questions))) == [[], [0], [1], []]
+
+
 def test_only_attempts_that_were_right_pay_for_the_length_of_their_memory():
     short = replace(turn("search", "Alvex"), completion_spans={"state": (0, 1), "action": (4, 6)})
     group = [attempt(1.0, (1.0,), short), attempt(1.0, (1.0,), turn("answer", "x")), attempt(0.0, (0.0,), short)]

@@ -269,13 +269,17 @@ def places(turn: Turn, where: Where) -> list[int]:
 
 def worked_on(trajectory: Trajectory) -> list[list[int]]:
     """For each turn, the questions (from 0) that it works on: those whose titles its query names, or the query before
-    it; all of them for an answer, and where none is named.
+    it; all of them for an answer, and where none is named. Where an environment says which turn reads what a question
+    is about (`Question.read_at`), the questions of this turn alone.
 
     Raises ValueError for an attempt without its task.
     """
     if trajectory.task is None:
         raise ValueError("a trajectory has no task, so its questions are not known; keep the task when rolling out")
     questions = trajectory.task.questions
+    if any(question.read_at is not None for question in questions):
+        turns = range(1, len(trajectory.turns) + 1)
+        return [[j for j, question in enumerate(questions) if question.read_at == number] for number in turns]
     found: list[list[int]] = []
     before: list[int] = []
     for turn in trajectory.turns:

@@ -107,6 +107,10 @@ class ReadingTasks(TasksConfig):
         settings = Settings(exchanges=self.exchanges, corpus=self.corpus, repository=self.repository)
         return _excerpt(kind, part, int(number), int(first), int(last), self.part_tokens, settings)  # type: ignore[arg-type]
 
+    def excerpt_of(self, transcript: Transcript) -> Excerpt:
+        """The whole of a transcript."""
+        return Excerpt(transcript, 0, len(list(exchanges(transcript.pieces))), self.part_tokens)
+
     def transcript(self, kind: str, part: Part, number: int) -> Transcript:
         """The transcript of this number. Raises UserError as `make_transcript` does."""
         return _transcript(
@@ -159,6 +163,11 @@ class Excerpt:
         found = self.exchanges
         start, end = found[0][0].message, found[-1][-1].message + 1
         return [fact for fact in self.transcript.facts if fact.message >= start and fact.holds(end)]
+
+    def read_at(self, fact: Fact) -> int:
+        """The turn that reads it, from 1; the first turn reads nothing."""
+        of_it = [at for at, (_, one) in enumerate(self.parts) if any(piece.message == fact.message for piece in one)]
+        return next((at for at in of_it if any(form in self.parts[at][0] for form in fact.forms)), of_it[0]) + 2
 
     def noted_parts(self, tags: Tags) -> Iterator[tuple[str, tuple[str, ...]]]:
         """(a part as a policy sees it, what a careful reader notes of it)."""
@@ -215,8 +224,9 @@ class _Readings(TaskSource):
 
 def task_of(excerpt: Excerpt, name: str) -> Task:
     """The task to read this, with its facts as questions."""
+    kind = excerpt.transcript.kind
     questions = tuple(
-        Question(id=f"{name}/{at}", text=fact.cloze, answers=fact.forms, source=excerpt.transcript.kind)
+        Question(id=f"{name}/{at}", text=fact.cloze, answers=fact.forms, source=kind, read_at=excerpt.read_at(fact))
         for at, fact in enumerate(excerpt.facts())
     )
     prompt = prompt_of(texts(excerpt.transcript.messages[1].get("content")))

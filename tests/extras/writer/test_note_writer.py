@@ -1,0 +1,88 @@
+"""A writer at work: it is shown what it was trained on, and what it wrote is all that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from readers import CODEC, READ, TAGS, demonstrated, drawn
+
+from mem1.engines.base import Completion, Sampling
+from mem1.errors import UserError
+from mem1.extras.probe.exam import examine
+from mem1.extras.probe.kinds import Settings, make_transcript
+from mem1.extras.probe.readings import TRAINED
+from mem1.extras.writer.note_writer import NoteWriter, notes_in
+from mem1.extras.writer.reading import NoteExpert
+from mem1.extras.writer.transcripts import number_of_parts, read_all
+from mem1.messages.writing import Reading
+from mem1.policy.policy import Policy
+from mem1.policy.protocol import ResolvedProtocol
+from mem1.policy.tiny_model import new_model
+from mem1.protocol import PAPER
+from mem1.recipe.model import TinyModel
+
+
+class Careful:
+    """An engine that writes what the expert would, and keeps what it was asked."""
+
+    def __init__(self, expert: NoteExpert) -> None:
+        self.expert = expert
+        self.asked: list[tuple[int, ...]] = []
+
+    def complete(
+        self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
+    ) -> list[Completion]:
+        assert sampling.temperature == 0
+        self.asked += [tuple(context) for context in contexts]
+        return [Completion(token_ids=CODEC.encode(self.expert(CODEC.decode(context)))) for context in contexts]
+
+
+def test_a_writer_sees_the_tokens_that_it_was_trained_on():
+    (attempt,) = demonstrated(drawn(count=1))
+    assert attempt.task is not None
+    excerpt = READ.excerpt(attempt.task)
+    engine = Careful(NoteExpert(TAGS, set(excerpt.noted_parts(TAGS))))
+    writer = NoteWriter(CODEC, TAGS, engine)
+    task = str(excerpt.transcript.messages[1]["content"])
+    notes: tuple[str, ...] = ()
+    for number, (text, _) in enumerate(excerpt.parts[:2]):
+        reading = Reading(task=task, notes=notes, exchange=text)
+        notes = tuple(writer.write(reading))
+        assert engine.asked[-1] == attempt.turns[number + 1].context_ids
+        assert notes == attempt.turns[number + 1].notes
+    assert writer.read == sum(map(len, engine.asked)) and 0 < writer.given < writer.read
+
+
+def test_whole_transcripts_are_read_once_and_examined_at_any_budget():
+    transcripts = [make_transcript(kind, "test", 0, Settings(exchanges=20)) for kind in ("atlas", "office")]
+    whole = [READ.model_copy(update={"exchanges": 20}).excerpt_of(one) for one in transcripts]
+    engine = Careful(NoteExpert(TAGS, {note for one in whole for note in one.noted_parts(TAGS)}))
+    counted: list[int] = []
+    notings = read_all(NoteWriter(CODEC, TAGS, engine), transcripts, counted.append)
+    assert len(engine.asked) == sum(counted) == number_of_parts(transcripts)
+    for transcript, noting in zip(transcripts, notings, strict=True):
+        assert [note.text for _, note in noting.notes] == [noted.note.replace(";", ",") for noted in transcript.noted]
+        once, twenty = (
+            examine(transcript, TRAINED, share=0.2, cycles=cycles, noting=noting).recall for cycles in (1, 20)
+        )
+        assert once == twenty > examine(transcript, "recency", share=0.2, cycles=20).recall
+        small = examine(transcript, TRAINED, share=0.02, cycles=1, noting=noting)
+        assert small.tokens <= 0.02 and small.recall < once and small.invented == 0 and small.read > 1
+
+
+def test_what_is_not_closed_or_not_in_the_source_is_no_note():
+    assert notes_in("<note> a </note> <note> b  c </note> <note> d", TAGS) == ["a", "b c"]
+    assert notes_in("<note> a </note>", PAPER) == []
+
+
+def test_a_trained_folder_writes_and_another_is_refused(tmp_path: Path):
+    shape = TinyModel(hidden_size=32, layers=1, heads=2, feed_forward=32, look_back=())
+    model = new_model(shape, vocab_size=CODEC.vocab_size, seed=0)
+    Policy(model, CODEC, speaks=ResolvedProtocol(tags=TAGS)).save(tmp_path / "writer")
+    Policy(model, CODEC, speaks=ResolvedProtocol(tags=PAPER)).save(tmp_path / "other")
+    found = NoteWriter.load(tmp_path / "writer").write_all([Reading(task="t", notes=("a",), exchange="b")] * 2)
+    assert len(found) == 2 and found[0] == found[1]
+    with pytest.raises(UserError, match="not trained to write notes"):
+        NoteWriter.load(tmp_path / "other")
