@@ -304,10 +304,8 @@ class Memory:
         """Whether a state is due behind so many of the messages, where an exchange with this number ends."""
         keys = now.trail.keys
         known, _ = newest(self.states, keys) or (0, "")
-        if until == len(keys):
+        if until <= known or last == now.exchanges:
             return until > known
-        if until <= known:
-            return False
         log = self._with_known_state(now.messages[:until], keys[:until])
         found = self._folded(log, now.pending, now.beside, now.known)
         exchanges = sum(isinstance(part, Exchange) for part in found.conversation.parts)

@@ -42,8 +42,7 @@ _LONGEST = 400
 _MOST = 64
 """Lines of one reading that are looked at."""
 _REMEMBERED = 10_000
-_WAITING = 1_000
-"""Pages that wait for a writer; the others are given to it later."""
+"""Pages by their keys, and pages that wait for the writer at most; the others are given to it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +156,9 @@ class Desk:
     def recalled(self, name: str, messages: Sequence[Message], trail: Trail | None) -> str | None:
         """All notes of a conversation, replaced ones too, by the name "notes"; by the text of a note, what it was
         written about. None: neither. `trail`: None, where it is not known whose the conversation is."""
-        if trail is None:
-            _, owner = newest(self._owners, keys_of(messages)) or (0, "")
-        keys = trail.keys if trail is not None else keys_of(messages, owner)
+        keys = keys_of(messages) if trail is None else trail.keys
+        if trail is None and (owned := newest(self._owners, keys)) is not None:
+            keys = keys_of(messages, owned[1])
         with self._changed:
             page = self._newest(keys)
         wanted = _plain(name)
@@ -187,7 +186,7 @@ class Desk:
             end = max([part.end for part in unit])
             failure = self._failed.get(keys[end - 1])
             first = failure if first is None and given <= until else first
-            if len(self._unread) >= _WAITING or (failure is not None and exchanges < failure.again):
+            if len(self._unread) >= _REMEMBERED or (failure is not None and exchanges < failure.again):
                 break
             self._unread[keys[end - 1]] = _Unread(
                 key=keys[end - 1],
@@ -198,7 +197,7 @@ class Desk:
                 exchanges=exchanges,
             )
             before = keys[end - 1]
-        if self._unread and self._thread is None:
+        if self._unread and (self._thread is None or not self._thread.is_alive()):  # as in a process that was forked
             self._thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
             self._thread.start()
         return first
