@@ -129,6 +129,21 @@ def test_what_the_user_says_later_behind_an_exchange_is_read_with_the_next_one()
     assert writer.readings[1].exchange == '[user] Wait.\n[assistant] search({"q": 2})\n[result of search] b limit: 2'
 
 
+def test_what_waits_for_the_writer_is_not_given_to_it_again():
+    def write(reading: Reading) -> list[str]:
+        assert go.acquire(timeout=SOON_S)
+        return Writer.facts(reading)
+
+    go, writer, messages = threading.Semaphore(0), Writer(write), chat("a limit: 1")
+    memory = Memory("constant", writer=writer)
+    memory.prompt(messages)
+    for more in ([user("Wait.")], [user("Wait."), *call("chat", 2, "b limit: 2")]):
+        memory.prompt([*messages, *more])
+    go.release(9)
+    assert memory.flush(SOON_S)
+    assert [reading.exchange.count("limit") for reading in writer.readings] == [1, 1]
+
+
 def test_a_call_that_waits_is_read_when_it_has_its_last_result():
     writer = Writer()
     memory = Memory("fold(1)", writer=writer)
@@ -231,6 +246,7 @@ def test_parts_hold_everything_and_are_no_longer_than_they_should_be(lines: list
     parts = list(parts_of(lines, tokens))
     assert "".join("".join(parts).split()) == "".join("".join(lines).split())
     assert all(estimated(part) <= tokens for part in parts)
+    assert list(parts_of(["a" * 4 * tokens, ""], tokens)) == ["a" * 4 * tokens]
 
 
 class Broken(RuntimeError):
@@ -256,7 +272,7 @@ def test_a_writer_that_dies_is_asked_ever_less_often_and_nothing_is_lost():
     failed = [event.why for event in events if event.kind == "unwritten" and "no more" in event.why]
     assert failed == ["SystemExit: no more", "Broken: no more", "Broken: no more"]
     assert "state" in {event.kind for event in events}
-    assert len(state_of(shown)) >= 16
+    assert len(state_of(shown)) >= 16 and memory.flush(SOON_S)
 
 
 def test_a_writer_that_hangs_blocks_nobody():
@@ -312,7 +328,7 @@ def test_without_notes_nothing_is_folded_away():
     events = list[Event]()
     memory = Memory("constant", writer=Writer(lambda _: []), on_event=events.append)
     messages = chat("a limit: 1", "done")
-    assert settled(memory, messages) == messages
+    assert settled(memory, messages) == messages and not memory.states
     assert events[-1].why.startswith("0 notes; ")
 
 
