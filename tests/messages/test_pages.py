@@ -38,12 +38,12 @@ def searches(turns: int) -> Any:
     return behave
 
 
-def run_agent(page: str, folder: Path, url: str) -> str:
+def run_agent(page: str, folder: Path, url: str, file: str = "agent.py") -> str:
     """What the page's program says, with a server at this address."""
-    (folder / "agent.py").write_text(program(page, "agent.py"), "utf-8")
+    (folder / file).write_text(program(page, file), "utf-8")
     environment = {**os.environ, "OPENAI_BASE_URL": url}
     done = subprocess.run(
-        [sys.executable, "agent.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, file], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,6 +56,12 @@ def test_a_loop_of_ones_own_stays_bounded_and_answers(tmp_path: Path):
     assert len(lengths) > 13 and max(lengths) <= 1 + 2 * 5 + 1
     events = [json.loads(line) for line in (tmp_path / "folds.jsonl").read_text("utf-8").splitlines()]
     assert {"state", "left_out"} <= {event["kind"] for event in events}
+
+
+def test_a_writer_beside_the_agent_writes_its_state(tmp_path: Path):
+    said = run_agent("own-loop.md", tmp_path, "", "writer.py")
+    assert "<memory>\nport of host 0: 8000\nport of host 1: 8001\n" in said
+    assert said.endswith("[assistant] I look at host 3.\n[user] It says:\nport of host 3: 8003\n")
 
 
 def test_an_agent_that_changes_only_its_base_url_stays_bounded_and_answers(tmp_path: Path):

@@ -32,7 +32,7 @@ from mem1.engines.servers import ModelServer
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 from mem1.memory import MemoryPolicy
-from mem1.messages import RECALL_TOOL, Bounds, Event, Memory, check
+from mem1.messages import Bounds, Event, Memory, check
 from mem1.messages.thoughts import Speech, begins_inside
 from mem1.messages.transcript import Call, Message, texts
 from mem1.net.threads import Pool
@@ -354,7 +354,7 @@ class Agent:
         return reply.message
 
     def _recall(self) -> Tool:
-        function = RECALL_TOOL["function"]
+        function = self.memory.recall_tool["function"]
 
         def call(given: dict[str, Any]) -> Any:
             handle, start = str(given.get("handle")), int(given.get("start") or 0)

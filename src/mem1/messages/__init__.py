@@ -5,7 +5,9 @@ from __future__ import annotations
 from mem1.messages.bounds import UNBOUNDED, Bounds
 from mem1.messages.check import check
 from mem1.messages.folding import ask, fold, recall, with_state
-from mem1.messages.memory import RECALL_TOOL, Event, Memory
+from mem1.messages.memory import RECALL_TOOL, Memory
+from mem1.messages.records import Event
+from mem1.messages.writing import Reading, Writer
 
 __all__ = [
     "RECALL_TOOL",
@@ -13,6 +15,8 @@ __all__ = [
     "Bounds",
     "Event",
     "Memory",
+    "Reading",
+    "Writer",
     "ask",
     "check",
     "fold",

@@ -32,7 +32,7 @@ def read(messages: Sequence[Message]) -> Transcript:
         message = message_at(messages, at)
         role = message.get("role")
         if role == "system":
-            drafts.add_system(message)
+            drafts.add_system(message, at)
             continue
         if role not in ("user", "assistant"):
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: user, assistant, system")
@@ -51,13 +51,13 @@ def read(messages: Sequence[Message]) -> Transcript:
         for block in results:
             turn = drafts.answer(block.get("tool_use_id"), block, at)
         if not results:
-            drafts.add_user(User(message=message), lambda id, at=at: closed.get(id, -1) > at)
+            drafts.add_user(User(message=message, end=at + 1), lambda id, at=at: closed.get(id, -1) > at)
             continue
         if turn is not None and turn.envelope is None:
             turn.envelope = message
         if len(results) < len(blocks):
             others = [block for block in blocks if block.get("type") != "tool_result"]
-            user = User(message={**message, "content": others}, after_results=turn is drafts.open)
+            user = User({**message, "content": others}, after_results=turn is drafts.open, end=at + 1)
             drafts.add_user(user, lambda id, at=at: closed.get(id, -1) > at)
     return drafts.transcript(_settle)
 

@@ -9,7 +9,7 @@ and marks cost nothing. Tokens are estimated by script unless `count` is given.
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -124,6 +124,15 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
+
+
+def oldest(text: str, tokens: int) -> str:
+    """The beginning of a text, at most so many tokens, up to a word's end."""
+    if estimated(text) <= tokens:
+        return text
+    most = len(text)
+    left = bisect_left(range(most), True, key=lambda left: estimated(text[: most - left]) <= tokens)
+    return text[: most - left].rpartition(" ")[0]
 
 
 def without_tools(bounds: Bounds, beside: int, missed: int, scale: float) -> Bounds:

@@ -29,7 +29,7 @@ class Step(NamedTuple):
 class Draft:
     """A turn of the model."""
 
-    __slots__ = ("envelope", "ids", "owed", "results", "steps")
+    __slots__ = ("end", "envelope", "ids", "owed", "results", "steps")
 
     def __init__(self) -> None:
         self.steps = [Step([], [])]
@@ -39,6 +39,8 @@ class Draft:
         self.owed: dict[str, Call] = {}
         """Calls that the server has not answered yet."""
         self.envelope: Message | None = None
+        self.end = 0
+        """Messages of the conversation up to its last one."""
 
     @property
     def complete(self) -> bool:
@@ -48,7 +50,7 @@ class Draft:
 
     def say(self, message: Message, calls: list[Call], at: int) -> None:
         """Raises UserError where two calls have the same id."""
-        step = self.steps[-1]
+        step, self.end = self.steps[-1], at + 1
         step.said.append(message)
         for call in calls:
             if call.id in self.ids:
@@ -80,7 +82,7 @@ class Draft:
         if last and self.owed:
             calls = [*calls, *self.owed.values()]
         breaks = self._breaks() if len(self.steps) > 1 else ()
-        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, breaks)
+        return Exchange(tuple(said), tuple(calls), tuple(results), self.envelope, breaks, self.end)
 
     def _breaks(self) -> tuple[tuple[int, int], ...]:
         """(messages, results) before each step but the first, where the model has said something before."""
@@ -118,13 +120,13 @@ class Drafts:
         self.parts.append(draft)
         return draft
 
-    def add_system(self, message: Message) -> None:
+    def add_system(self, message: Message, at: int) -> None:
         """A system message. Behind a turn it is a text of the user's side: chat templates refuse a late one, and in
         front it would change what every prompt begins with."""
         if not any(isinstance(part, Draft) for part in self.parts):
             self.system.append(message)
         elif (reminder := as_reminder(message)) is not None:
-            self.add_user(User(reminder), lambda _: False)
+            self.add_user(User(reminder, end=at + 1), lambda _: False)
 
     def add_user(self, user: User, closes_later: Callable[[str], bool]) -> None:
         """A message of the user. Inside a turn that goes on behind it, it moves before the turn, which has to stay one.
@@ -134,7 +136,7 @@ class Drafts:
         draft = self.open
         if draft is not None and draft.owed:
             if any(closes_later(id) for id in draft.owed):
-                self.parts.insert(-1, User(user.message))
+                self.parts.insert(-1, User(user.message, end=user.end))
                 return
             draft.owed.clear()
         self.parts.append(user)
@@ -145,7 +147,7 @@ class Drafts:
         for part in reversed(self.parts):
             if isinstance(part, Draft):
                 if isinstance(id, str) and id in part.ids:
-                    part.results[id] = message
+                    part.results[id], part.end = message, at + 1
                     return part
                 known = part.ids if known is None else known
         if known is None:

@@ -52,9 +52,9 @@ def _read_chat(messages: Sequence[Message]) -> Transcript:
                 message = {**message, "content": ""}
             drafts.answer(message.get("tool_call_id"), message, at)
         elif role == "user":
-            drafts.add_user(User(message=message), _never)
+            drafts.add_user(User(message=message, end=at + 1), _never)
         elif role in _SYSTEM:
-            drafts.add_system(message)
+            drafts.add_system(message, at)
         elif role == "function":  # before there were tools: called by name alone
             drafts.answer(message.get("name"), message, at)
         else:
@@ -121,9 +121,9 @@ def _read_responses(given: Sequence[Message]) -> Transcript:
             )
         if type == "message" and role in (*_SYSTEM, "user"):
             if role == "user":
-                drafts.add_user(User(message=item), lambda id, at=at: closed.get(id, -1) > at)
+                drafts.add_user(User(message=item, end=at + 1), lambda id, at=at: closed.get(id, -1) > at)
             else:
-                drafts.add_system(item)
+                drafts.add_system(item, at)
         elif type == "message" and role != "assistant":
             raise UserError(f"messages[{at}]: unknown role {role!r}; known: system, developer, user, assistant")
         elif (answered := items.kind_of_answer(item)) is not None:

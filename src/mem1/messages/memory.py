@@ -11,6 +11,10 @@ anew with each call finds its states again, several conversations may share a me
 another; a message that was changed costs a new state. A model that fails, or calls a tool where a state was asked for,
 is asked once more; then the conversation goes on without a state for 2 exchanges, after the next failure for 4, and so
 on.
+
+    memory = Memory("fold(4)", writer=Ports())             # its notes are the states: the agent's model is never asked
+
+While a writer has not read all that would leave, the conversation goes on as it is (`mem1.messages.writing`).
 """
 
 from __future__ import annotations
@@ -20,28 +24,29 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from mem1.errors import UserError
-from mem1.memory import Fold, MemoryPolicy, Notebook, memory_policy
+from mem1.memory import STATE, Fold, MemoryPolicy, Notebook, Summary, memory_policy
 from mem1.messages.assembly import handle_of, without_states
 from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, remembering, tokens_of, without_tools
 from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.private import append_private
-from mem1.messages.sessions import Known, Latest, Trail, keys_of, newest, trail_of
+from mem1.messages.records import Event, Prompt, Shown, Underway
+from mem1.messages.sessions import Known, Latest, keys_of, newest, trail_of
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
+from mem1.messages.writing import LONGEST_PAUSE, Desk, Writer
+from mem1.messages.written import within
 from mem1.prices import PriceClass, price_class
 from mem1.protocol import NOTE, RECALL
 
 _REMEMBERED = 10_000
 """States that a memory keeps by default, the latest used."""
-_LONGEST_PAUSE = 32
-"""Exchanges after which a model that has often failed to write a state is asked again."""
 RECALL_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -58,31 +63,7 @@ RECALL_TOOL: Mapping[str, Any] = {
     },
 }
 """The tool that `Memory.recall` answers, as OpenAI's chat completions declare it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A memory's record of one call of the model. Tokens are estimates, corrected by what the provider reported."""
-
-    kind: str
-    """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
-    "appends": a state would be due, but appending is still cheaper; "cut": the bound of the prompt took
-    more than results and exchanges."""
-    policy: str
-    exchange: int
-    """Exchanges of the conversation so far."""
-    tokens_before: int
-    """Length of the whole conversation, without requests for states and their answers."""
-    tokens_after: int
-    """Length of what the model sees."""
-    cached_tokens: int
-    """Tokens with which the previous prompt began, too."""
-    state_before: str | None = None
-    state_after: str | None = None
-    left_out: tuple[str, ...] = ()
-    """Handles that were not left out before."""
-    why: str = ""
-    """For "no_state": what the model did instead; for "appends": `Memory.advice`; for "cut": what."""
+_RECALLS_NOTES = " Also shows what a line of your memory was written about, by its text as the handle."
 
 
 class Memory:
@@ -92,8 +73,9 @@ class Memory:
     should be the agent's own call, with the same model, tools and settings, so that the prompt cache serves it.
     `prices`: a name of `mem1.prices.PRICE_CLASSES`, or prices of your own; fold(auto) needs them. `only_if_cheaper`:
     fold(auto) leaves a conversation as it is until it is so long that folding would have been cheaper than appending.
-    `events`: a file for one JSON line per event, which only its owner may read. `states`: where states are kept, by
-    default in this process.
+    `events`: a file for one JSON line per event, which only its owner may read. `states`: where states and a writer's
+    notes are kept, by default in this process. `writer`: writes notes beside the agent, of which states are made in
+    the place of `write`; for fold and summary (`mem1.messages.writing`).
     """
 
     def __init__(
@@ -108,6 +90,7 @@ class Memory:
         on_event: Callable[[Event], None] | None = None,
         events: str | Path | None = None,
         states: MutableMapping[str, str] | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self.policy = memory_policy(policy)
         self.name = policy if isinstance(policy, str) else policy.name
@@ -124,13 +107,23 @@ class Memory:
                 f"{self.name} needs the tool recall, which nobody can call here; choose notes, masked(k) or another "
                 "memory"
             )
+        if writer is not None and write is not None:
+            raise UserError(
+                "a memory has `write`, the agent's own model, or a `writer` beside it; leave out one of them"
+            )
+        if writer is not None and not isinstance(self.policy, Fold | Summary):
+            raise UserError(
+                f"{self.name} has no states that a writer's notes could be; choose constant, fold(k), fold(auto) or "
+                "summary(n)"
+            )
         self._write = write
+        self._desk = None if writer is None else Desk(writer, self.form, states)
         self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
         self._events = None if events is None else Path(events)
         self.states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
         self._known: Latest[Known] = Latest(_REMEMBERED)
-        self._last: _Shown | None = None
+        self._last: Shown | None = None
         """What was shown last, wherever that was."""
         self._alone = True
         """Whether all calls so far were of one conversation."""
@@ -146,7 +139,8 @@ class Memory:
     ) -> list[Message]:
         """Returns the model's next messages; it may be asked for a state first. Raises UserError as `fold` does.
 
-        `write`: for this call alone, where model, tools or settings change from call to call. `beside`: tokens that are
+        `write`: for this call alone, where model, tools or settings change from call to call; with a `writer`, nobody
+        is asked. `beside`: tokens that are
         sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
         `owner`: what tells conversations with equal messages apart, such as a system prompt that is none of them; each
         owner has states of its own.
@@ -180,18 +174,40 @@ class Memory:
         return self._shown(now, await asyncio.to_thread(self._told, now))
 
     def recall(self, handle: str, start: int = 0, *, messages: Sequence[Message] | None = None) -> Any:
-        """The result behind a handle; see `mem1.messages.recall`.
+        """The result behind a handle; see `mem1.messages.recall`. With a writer, all its notes by the name "notes", and
+        by the text of one what it was written about.
 
         `messages`: the conversation that asks, by default the one that was last shown in this thread or task. Raises
         UserError as `mem1.messages.recall` does, and where it is not clear which conversation asks.
         """
-        log = self._shown_here().log if messages is None else messages
-        return recall(log, handle, start=start, form=self.form.name)
+        shown = self._shown_here() if messages is None else None
+        if self._desk is not None:
+            given = messages or () if shown is None else shown.messages
+            if (text := self._desk.recalled(handle, given, None if shown is None else shown.trail)) is not None:
+                return text[max(0, start) :]
+        return recall(messages or () if shown is None else shown.log, handle, start=start, form=self.form.name)
+
+    @property
+    def recall_tool(self) -> Mapping[str, Any]:
+        """`RECALL_TOOL`, as this memory answers it."""
+        if self._desk is None:
+            return RECALL_TOOL
+        function = RECALL_TOOL["function"]
+        return {**RECALL_TOOL, "function": {**function, "description": function["description"] + _RECALLS_NOTES}}
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Waits until the writer has read all that `prompt` was given so far, or until the time is up.
+
+        Returns whether it has: not where it failed on an exchange, which it is given again with a later prompt.
+        """
+        return self._desk is None or self._desk.flush(timeout_s)
 
     @property
     def shows_handles(self) -> bool:
-        """Whether the model may see handles, and needs the tool `recall`."""
+        """Whether the model may see handles, or notes of a writer, and needs the tool `recall`."""
         bounds = self.bounds
+        if self._desk is not None:
+            return bounds.handles
         limited = (bounds.result, bounds.prompt, bounds.images) != (None, None, None)
         return bounds.handles and (limited or bool(self.policy.asks & {NOTE, RECALL}))
 
@@ -206,7 +222,7 @@ class Memory:
         `shown`: what `prompt` returned, by default the last time in this thread or task. Raises UserError where it is
         not clear which conversation is meant.
         """
-        prompt = shown if isinstance(shown, _Prompt) else self._shown_here().prompt
+        prompt = shown if isinstance(shown, Prompt) else self._shown_here().prompt
         estimate = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
         if estimate:
             scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
@@ -232,14 +248,14 @@ class Memory:
         write: Callable[[list[Message]], Any] | None,
         beside: int,
         owner: str,
-    ) -> _Now:
+    ) -> Underway:
         last = _SHOWN_HERE.get({}).get(self) or self._last
         trail = trail_of(messages, owner, None if last is None else last.trail)
         keys = trail.keys
         before, known = newest(self._known, keys) or (0, Known())
         log = self._with_known_state(messages, keys)
         found = self._folded(log, pending, beside, known)
-        now = _Now(
+        now = Underway(
             key=keys[-1],
             exchanges=sum(isinstance(part, Exchange) for part in found.conversation.parts),
             messages=messages,
@@ -253,14 +269,49 @@ class Memory:
             beside=beside,
         )
         self._alone = self._alone and (self._last is None or self._last.prompt.key in keys)
-        request = self._due(now)
+        if self._desk is not None:
+            return self._with_notes(now, self._desk)
+        request = None if now.write is None or now.exchanges < known.asks_from else self._due(now)
         if request is not None and known.pauses:
             request = after_a_pause(request, self.form)
         return replace(now, request=request)
 
-    def _due(self, now: _Now) -> list[Message] | None:
-        if now.write is None or now.exchanges < now.known.asks_from:
-            return None
+    def _with_notes(self, now: Underway, desk: Desk) -> Underway:
+        """The call with a new state of notes, where one is due and all that would leave is written."""
+        keys = now.trail.keys
+        progress = desk.offer(now.messages, now.trail, now.pending)
+        if progress.failures > now.known.failures:
+            self._tell("unwritten", now, why=progress.why)
+        self._learn(now, failures=progress.failures)
+        if self._due(now) is None:
+            return now
+        # the last exchange before a state stays, where it is none of a summary
+        last = min(progress.written + (STATE in self.policy.asks), len(progress.ends))
+        until = len(keys) if last == now.exchanges else max(progress.ends[:last], default=0)
+        notes = within(progress.notes, self.bounds.state, self.bounds.count)
+        state, _ = state_in("\n".join([note.text for note in notes]), self.form)
+        if state and self._leaves(now, until, last):
+            self.states[keys[until - 1]] = state
+            log = self._with_known_state(now.messages, keys)
+            return replace(now, log=log, found=self._folded(log, now.pending, now.beside, now.known))
+        if now.exchanges >= now.known.asks_from:
+            unread = len(progress.ends) - progress.written
+            self._learn(now, asks_from=2 * now.exchanges)
+            self._tell("unwritten", now, why=f"{len(notes)} notes; {unread} exchanges are yet to be read")
+        return now
+
+    def _leaves(self, now: Underway, until: int, last: int) -> bool:
+        """Whether a state is due behind so many of the messages, where an exchange with this number ends."""
+        keys = now.trail.keys
+        known, _ = newest(self.states, keys) or (0, "")
+        if until <= known or last == now.exchanges:
+            return until > known
+        log = self._with_known_state(now.messages[:until], keys[:until])
+        found = self._folded(log, now.pending, now.beside, now.known)
+        exchanges = sum(isinstance(part, Exchange) for part in found.conversation.parts)
+        return exchanges == last and self._due(replace(now, found=found)) is not None
+
+    def _due(self, now: Underway) -> list[Message] | None:
         if self.policy != Fold(None) or self.prices is None:
             return request_for_state(now.found, self.policy, bounds=self.bounds, best_k=math.inf)
         first = self._only_if_cheaper and now.found.state is None
@@ -271,7 +322,7 @@ class Memory:
         request = request_for_state(now.found, self.policy, bounds=self.bounds, best_k=k)
         return None if request is not None and first and self._loses(now, sizes, round(k)) else request
 
-    def _loses(self, now: _Now, sizes: Sizes, k: int) -> bool:
+    def _loses(self, now: Underway, sizes: Sizes, k: int) -> bool:
         """Whether appending is still cheaper after the exchanges so far; tells so once."""
         assert self.prices is not None
         turn = break_even(sizes, self.prices.prices, self.prices.cache, k)
@@ -287,7 +338,7 @@ class Memory:
         sizes = replace(sizes, prompt=sizes.prompt + beside)
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
-    def _answered(self, now: _Now, reply: Any) -> _Now:
+    def _answered(self, now: Underway, reply: Any) -> Underway:
         """Returns the result of a request for a state: a conversation with it; or a second request, and then none."""
         state, why = state_in(reply, self.form)
         if not state:
@@ -296,7 +347,7 @@ class Memory:
                 again = after_a_pause(now.request, self.form) if refused else now.request
                 return replace(now, tried=True, request=again, paused=refused)
             failures = now.known.failures + 1
-            pause = min(2**failures, _LONGEST_PAUSE)
+            pause = min(2**failures, LONGEST_PAUSE)
             self._learn(now, failures=failures, asks_from=now.exchanges + pause)
             self._tell("no_state", now, why=why)
             return replace(now, request=None)
@@ -310,7 +361,7 @@ class Memory:
         bounds = without_tools(self.bounds, beside, known.beside, known.scale)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
-    def _told(self, now: _Now) -> _Prompt:
+    def _told(self, now: Underway) -> Prompt:
         """What is shown, after its event."""
         found = now.found
         missing = {(result.call.id, id(result.message)) for result in found.left_out}
@@ -321,19 +372,19 @@ class Memory:
         if set(found.cut) - set(now.known.cut):
             self._tell("cut", now, why="; ".join(found.cut))
         self._learn(now, state=found.state, left_out=len(missing), cut=found.cut)
-        prompt = _Prompt(found.messages)
+        prompt = Prompt(found.messages)
         prompt.key = now.key
         return prompt
 
-    def _shown(self, now: _Now, prompt: _Prompt) -> _Prompt:
+    def _shown(self, now: Underway, prompt: Prompt) -> Prompt:
         """The same, remembered in this thread or task."""
-        self._last = _Shown(log=now.log, prompt=prompt, trail=now.trail)
+        self._last = Shown(messages=list(now.messages), log=now.log, prompt=prompt, trail=now.trail)
         here = WeakKeyDictionary(_SHOWN_HERE.get({}))
         here[self] = self._last
         _SHOWN_HERE.set(here)
         return prompt
 
-    def _shown_here(self) -> _Shown:
+    def _shown_here(self) -> Shown:
         """What was shown last in this thread or task; in one in which nothing was, what the only conversation showed.
 
         Raises UserError where there are several, or none.
@@ -348,11 +399,11 @@ class Memory:
             )
         return found
 
-    def _learn(self, now: _Now, **changes: Any) -> None:
+    def _learn(self, now: Underway, **changes: Any) -> None:
         """Keep what is known of the conversation, for its next call."""
         self._known[now.key] = replace(self._known.get(now.key) or now.known, **changes)
 
-    def _tell(self, kind: str, now: _Now, why: str = "") -> None:
+    def _tell(self, kind: str, now: Underway, why: str = "") -> None:
         if self._on_event is None and self._events is None:
             return
         found, known = now.found, now.known
@@ -375,7 +426,7 @@ class Memory:
         if self._events is not None:
             append_private(self._events, json.dumps(asdict(event), ensure_ascii=False))
 
-    def _shown_before(self, now: _Now) -> list[Message]:
+    def _shown_before(self, now: Underway) -> list[Message]:
         """What the model saw in the previous call, which follows from the messages that there were."""
         try:
             log = self._with_known_state(now.before, now.trail.keys[: len(now.before)])
@@ -391,53 +442,5 @@ class Memory:
         return list(messages) if list(after[:2]) == written else [*before, *written, *after]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Now:
-    """A call of `Memory.prompt` under way."""
-
-    key: str
-    """Name of the conversation so far, and of a state that is written in this call."""
-    exchanges: int
-    messages: Sequence[Message]
-    before: Sequence[Message]
-    """Those of the previous call."""
-    trail: Trail
-    known: Known
-    """The record before this call."""
-    log: Sequence[Message]
-    """The messages, with the newest state."""
-    found: Folded
-    """The model's messages as they would be now."""
-    pending: tuple[str, ...]
-    request: list[Message] | None = None
-    """For a state, if one is due."""
-    write: Callable[[list[Message]], Any] | None
-    beside: int
-    """Tokens sent with the messages."""
-    tried: bool = False
-    """Whether the model has already failed to write one."""
-    paused: bool = False
-    """Whether the request has a word of the assistant's before it because the first one was refused."""
-
-    def writer(self, request: list[Message]) -> Any:
-        assert self.write is not None
-        return self.write(request)
-
-
-class _Prompt(list[Message]):
-    """The model's next messages, with the name of their conversation."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """A conversation, and what was shown of it."""
-
-    log: Sequence[Message]
-    prompt: _Prompt
-    trail: Trail
-
-
-_SHOWN_HERE: ContextVar[Mapping[Memory, _Shown]] = ContextVar("mem1_shown_here")
+_SHOWN_HERE: ContextVar[Mapping[Memory, Shown]] = ContextVar("mem1_shown_here")
 """The last messages of each memory in this thread or task."""

@@ -56,6 +56,8 @@ class User(NamedTuple):
     message: Message
     after_results: bool = False
     """Whether it stood in one message with the results before it, as Anthropic's API allows."""
+    end: int = 0
+    """Messages of the conversation up to it."""
 
 
 class Exchange(NamedTuple):
@@ -69,6 +71,8 @@ class Exchange(NamedTuple):
     """Anthropic: the user message that holds the results."""
     breaks: tuple[tuple[int, int], ...] = ()
     """(messages, results) that stand before what the model said next, in a turn that went on after results."""
+    end: int = 0
+    """Messages of the conversation up to its last one."""
 
     @property
     def pending(self) -> bool:

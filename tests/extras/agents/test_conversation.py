@@ -12,7 +12,7 @@ from agent_servers import look
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import Conversation, Kind, memory_of
-from mem1.messages import Bounds, fold
+from mem1.messages import Bounds, Reading, fold
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,31 @@ def test_what_stays_is_the_frameworks_own_object_and_what_changes_a_copy_of_it()
 
 
 def test_a_shortened_result_is_found_again_and_read_on_from_where_it_was_cut():
-    found = Conversation.of(KIND, OWN)
+    found, memory = Conversation.of(KIND, OWN), memory_of("full", {})
     short = found.written(fold(found.read, bounds=Bounds(result=100)))[5].text
     name = short.partition('recall("')[2][:9]
     start = int(short.partition("start=")[2].partition(")")[0])
-    assert found.recall(name) == look("z") and found.recall(name, start) == look("z")[start:]
+    assert found.recall(memory, name) == look("z") and found.recall(memory, name, start) == look("z")[start:]
     with pytest.raises(UserError, match="no result has the handle"):
-        found.recall("r00000000")
+        found.recall(memory, "r00000000")
+
+
+class Notes:
+    """A writer that notes what a result begins with."""
+
+    def write(self, reading: Reading, /) -> list[str]:
+        return [line.partition("] ")[2][:9] for line in reading.exchange.splitlines() if line.startswith("[result")]
+
+
+def test_a_writer_beside_the_agent_writes_its_states_and_its_notes_are_recalled():
+    memory, found = memory_of("constant", {"writer": Notes()}), Conversation.of(KIND, OWN)
+    shown = memory.prompt(found.read, write=lambda _: pytest.fail("the model was asked"), owner="instructions")
+    assert found.written(shown) == OWN and memory.flush(20)
+    folded = found.written(memory.prompt(found.read, owner="instructions"))
+    note = look("y")[:9].strip()
+    assert note in folded[0].text and folded[0].kept == "id" and folded[1:] == OWN[4:]
+    asks = Conversation.of(KIND, [*OWN, Note("assistant", "", calls=("d",))])
+    assert look("y") in asks.recall(memory, note) and note in asks.recall(memory, "notes")
 
 
 def test_a_writer_of_ones_own_is_refused():

@@ -8,8 +8,8 @@ import pytest
 from probed import jobs, moved
 
 from mem1.extras.probe.compressors import SIMPLE, Kept, phrases
-from mem1.extras.probe.pieces import Piece, newest, oldest, pieces_of
-from mem1.messages.bounds import estimated
+from mem1.extras.probe.pieces import Piece, newest, pieces_of
+from mem1.messages.bounds import estimated, oldest
 
 PIECES = pieces_of(jobs(60).messages)
 LONG = pieces_of(jobs(60, filler="The line is quiet and nothing moves there. " * 5).messages)

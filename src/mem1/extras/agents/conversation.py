@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from mem1.errors import UserError
 from mem1.memory import MemoryPolicy
-from mem1.messages import Memory, recall
+from mem1.messages import Memory
 from mem1.messages.transcript import PLACE, Message
 
 M = TypeVar("M")
@@ -27,7 +27,9 @@ TEXT_ALLOWED = (None, "auto", "none")
 def memory_of(policy: str | MemoryPolicy, settings: Mapping[str, Any], form: str = "chat") -> Memory:
     """The memory with these settings of `mem1.messages.Memory`. Raises UserError for a `write` among them."""
     if "write" in settings:
-        raise UserError("a memory of an agent has no `write`: the agent's own model writes its states")
+        raise UserError(
+            "a memory of an agent has no `write`: the agent's own model writes its states, or a `writer` beside it"
+        )
     return Memory(policy, form=form, **settings)
 
 
@@ -61,9 +63,9 @@ class Conversation(Generic[M]):
         """Messages that a memory made of `read`, as the framework's own."""
         return [self._own(message) for message in shown]
 
-    def recall(self, handle: str, start: int = 0) -> Any:
-        """The result behind a handle; see `mem1.messages.recall`."""
-        return recall(self.read, handle, start=start, form=self.kind.form)
+    def recall(self, memory: Memory, handle: str, start: int = 0) -> Any:
+        """What a memory has behind a handle; see `Memory.recall`."""
+        return memory.recall(handle, start, messages=self.read)
 
     def _own(self, message: Message) -> M:
         at = message.get(PLACE)

@@ -20,7 +20,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.memory import MemoryPolicy
-from mem1.messages import RECALL_TOOL
+from mem1.messages import Memory
 from mem1.messages.transcript import Message
 
 try:
@@ -33,8 +33,6 @@ except ImportError as error:
     raise UserError(
         f"a memory for LangChain needs langchain 1.0 ({error}): pip install 'mem1-agents[langchain]'"
     ) from error
-
-_RECALL = RECALL_TOOL["function"]
 
 
 class MemoryMiddleware(AgentMiddleware):
@@ -49,7 +47,7 @@ class MemoryMiddleware(AgentMiddleware):
     def __init__(self, policy: str | MemoryPolicy = "fold(4)", *, name: str = "mem1", **settings: Any) -> None:
         super().__init__()
         self.memory = memory_of(policy, settings)
-        self.tools = [_recall] if self.memory.shows_handles else []
+        self.tools = [_recall_of(self.memory)] if self.memory.shows_handles else []
         self._name = name
 
     @property
@@ -154,9 +152,15 @@ KIND = Kind(read=_chat, copied=_copied, made=_made)
 """LangChain's messages."""
 
 
-@tool(_RECALL["name"], description=_RECALL["description"])
-def _recall(handle: str, runtime: ToolRuntime, start: int = 0) -> Any:
-    try:
-        return Conversation.of(KIND, runtime.state["messages"]).recall(handle, start)
-    except UserError as error:
-        return f"error: {error}"
+def _recall_of(memory: Memory) -> Any:
+    """The tool `recall` of a memory."""
+    about = memory.recall_tool["function"]
+
+    @tool(about["name"], description=about["description"])
+    def recall(handle: str, runtime: ToolRuntime, start: int = 0) -> Any:
+        try:
+            return Conversation.of(KIND, runtime.state["messages"]).recall(memory, handle, start)
+        except UserError as error:
+            return f"error: {error}"
+
+    return recall

@@ -13,6 +13,7 @@ Documentation: docs/memory/frameworks.md.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.memory import MemoryPolicy
-from mem1.messages import RECALL_TOOL
+from mem1.messages import RECALL_TOOL, Memory
 from mem1.messages.transcript import Message
 
 try:
@@ -44,8 +45,12 @@ class AgentMemory:
 
     def __init__(self, policy: str | MemoryPolicy = "fold(4)", **settings: Any) -> None:
         self.memory = memory_of(policy, settings, form="responses")
+        about = self.memory.recall_tool["function"]
         self.recall = function_tool(
-            _recall, name_override=_RECALL["name"], description_override=_RECALL["description"], strict_mode=False
+            _recall_of(self.memory),
+            name_override=about["name"],
+            description_override=about["description"],
+            strict_mode=False,
         )
 
     def run_config(self, run_config: RunConfig | None = None) -> RunConfig:
@@ -117,12 +122,17 @@ def _model(agent: Agent, run_config: RunConfig) -> Model:
     return run_config.model_provider.get_model(None)
 
 
-def _recall(handle: str, start: int = 0) -> Any:
-    conversation = _SHOWN.get(None)
-    try:
-        return "error: nothing was left out yet" if conversation is None else conversation.recall(handle, start)
-    except UserError as error:
-        return f"error: {error}"
+def _recall_of(memory: Memory) -> Callable[..., Any]:
+    """The tool `recall` of a memory."""
+
+    def recall(handle: str, start: int = 0) -> Any:
+        shown = _SHOWN.get(None)
+        try:
+            return "error: nothing was left out yet" if shown is None else shown.recall(memory, handle, start)
+        except UserError as error:
+            return f"error: {error}"
+
+    return recall
 
 
 KIND: Kind[Any] = Kind(read=dict, copied=lambda item, changed: changed, made=dict, form="responses")

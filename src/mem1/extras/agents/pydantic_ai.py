@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
 from mem1.memory import MemoryPolicy
-from mem1.messages import RECALL_TOOL
+from mem1.messages import Memory
 from mem1.messages.transcript import Message
 
 try:
@@ -44,8 +44,6 @@ except ImportError as error:
         f"a memory for pydantic-ai needs pydantic-ai-slim 1.80 ({error}): pip install 'mem1-agents[pydantic-ai]'"
     ) from error
 
-_RECALL = RECALL_TOOL["function"]
-
 
 class MemoryCapability(AbstractCapability[Any]):
     """Folds what the model is sent, by a memory of `mem1.memory`; one object serves any number of runs.
@@ -67,7 +65,8 @@ class MemoryCapability(AbstractCapability[Any]):
         if not self.memory.shows_handles:
             return None
         tools = FunctionToolset()
-        tools.add_function(_recall, name=_RECALL["name"], description=_RECALL["description"])
+        about = self.memory.recall_tool["function"]
+        tools.add_function(_recall_of(self.memory), name=about["name"], description=about["description"])
         return tools
 
     async def wrap_model_request(
@@ -243,8 +242,13 @@ KIND = Kind(read=_read, copied=_copied, made=_made)
 """pydantic-ai's messages, piece by piece."""
 
 
-def _recall(ctx: RunContext[Any], handle: str, start: int = 0) -> Any:
-    try:
-        return _contents(_conversation(ctx.messages).recall(handle, start))
-    except UserError as error:
-        return f"error: {error}"
+def _recall_of(memory: Memory) -> Callable[..., Any]:
+    """The tool `recall` of a memory."""
+
+    def recall(ctx: RunContext[Any], handle: str, start: int = 0) -> Any:
+        try:
+            return _contents(_conversation(ctx.messages).recall(memory, handle, start))
+        except UserError as error:
+            return f"error: {error}"
+
+    return recall

@@ -66,12 +66,3 @@ def newest(text: str, tokens: int) -> str:
         return text
     start = bisect_left(range(len(text)), True, key=lambda start: estimated(text[start:]) <= tokens)
     return text[start:].partition(" ")[2] if start and not text[start - 1].isspace() else text[start:]
-
-
-def oldest(text: str, tokens: int) -> str:
-    """The beginning of a text, at most so many tokens, up to a word's end."""
-    if estimated(text) <= tokens:
-        return text
-    most = len(text)
-    left = bisect_left(range(most), True, key=lambda left: estimated(text[: most - left]) <= tokens)
-    return text[: most - left].rpartition(" ")[0]

@@ -17,9 +17,10 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Compressor, Kept
-from mem1.extras.probe.pieces import Piece, newest, oldest
-from mem1.messages.bounds import estimated, tokens_of
+from mem1.extras.probe.pieces import Piece, newest
+from mem1.messages.bounds import estimated, oldest, tokens_of
 from mem1.messages.exact import Source, verified
+from mem1.messages.writing import parts_of
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
 
@@ -121,19 +122,7 @@ def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:
     """The text of all pieces, in order, in parts of at most so many tokens; a longer piece is cut."""
-    part, size = list[str](), 0
-    for piece in pieces:
-        rest = piece.text
-        while rest:
-            one = oldest(rest, tokens) or rest
-            rest = rest[len(one) :].lstrip()
-            if part and size + estimated(one) > tokens:
-                yield "\n".join(part)
-                part, size = [], 0
-            part.append(one)
-            size += estimated(one)
-    if part:
-        yield "\n".join(part)
+    return parts_of([piece.text for piece in pieces], tokens)
 
 
 def served(base_url: str, model: str, timeout_s: float = 300.0) -> Write:

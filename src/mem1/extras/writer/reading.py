@@ -32,13 +32,15 @@ from mem1.envs.tasks import TasksConfig, TextSizes
 from mem1.errors import UserError
 from mem1.extras.probe.kinds import FEWEST, KINDS, Settings, make_transcript
 from mem1.extras.probe.kinds import Split as Part
-from mem1.extras.probe.pieces import Piece, oldest
+from mem1.extras.probe.pieces import Piece
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact, Transcript
 from mem1.extras.probe.writers import exchanges, parts
 from mem1.memory.notes import NOTES
+from mem1.messages.bounds import oldest
 from mem1.messages.exact import Source
 from mem1.messages.transcript import texts
+from mem1.messages.writing import PART_TOKENS
 from mem1.messages.written import WrittenNote, within
 from mem1.protocol import ANSWER, SEARCH, Tags, strip_markup
 from mem1.records import Question, Task
@@ -46,8 +48,6 @@ from mem1.tasks.compose import Split
 
 NEXT, END = "next", "The work ends here."
 """What asks for the next part; what stands in the place of one more."""
-PART_TOKENS, SIGHT = 400, 4
-"""Longest part that is read at a time, and the number of notes in sight: those of the recipes."""
 BETWEEN = "; "
 """Between two notes of an answer."""
 _TASK = 200

@@ -11,9 +11,8 @@ from mem1.extras.probe.readings import Noting
 from mem1.extras.probe.transcripts import Transcript
 from mem1.extras.probe.writers import exchanges, parts
 from mem1.extras.writer.note_writer import NoteWriter
-from mem1.extras.writer.reading import PART_TOKENS, SIGHT
 from mem1.messages.transcript import texts
-from mem1.messages.writing import Reading
+from mem1.messages.writing import PART_TOKENS, SIGHT, Reading
 from mem1.messages.written import WrittenNote, checked, standing
 
 
