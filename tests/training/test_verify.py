@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import torch
 from builders import trajectory
 from tag_sets import PAPER_BELIEF, PAPER_NOTES, PAPER_SUMMARY
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -91,6 +92,28 @@ def _with_logprobs(model: PreTrainedModel, one: Trajectory) -> Trajectory:
 
 def failed(checks: Sequence[Check]) -> set[str]:
     return {check.name for check in checks if check.verdict == "failed"}
+
+
+@pytest.mark.numeric
+def test_training_in_bf16_is_compared_with_the_copy_that_samples_and_a_wrong_one_fails(
+    model, source, monkeypatch: pytest.MonkeyPatch
+):
+    groups = expert_groups(model, source)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    (of_half,) = [check for check in verify(model, groups, half=True) if "bf16" in check.name]
+    assert of_half.verdict == "passed" and of_half.measured > 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    copied = copy.deepcopy
+
+    def stale(thing: object, memo: Any = None) -> object:
+        """A copy that missed an update."""
+        made = copied(thing, memo)
+        if isinstance(made, nn.Module):
+            made.get_parameter("model.norm.weight").data.mul_(1.2)
+        return made
+
+    monkeypatch.setattr("mem1.training.verify.copy.deepcopy", stale)
+    assert "sampler and trainer in bf16, mean" in failed(verify(model, groups, half=True))
 
 
 @pytest.mark.numeric

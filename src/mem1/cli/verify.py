@@ -59,6 +59,7 @@ def command(
     from mem1.engines.out_of_memory import ANSWERING, VERIFYING, memory_named
     from mem1.packing.attention import choose_attention
     from mem1.policy.policy import make_policy
+    from mem1.training.ranks.placement import trains_in_bfloat16
     from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
 
     source = recipe.tasks.source("evaluation", tags)
@@ -68,6 +69,7 @@ def command(
     with memory_named("loading the policy", ANSWERING):
         policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     computed = replace(policy.computed(device), attention=backend)
+    half = (recipe.sft is not None or recipe.rl is not None) and trains_in_bfloat16(recipe, device)
     stderr().print(str(computed), markup=False, soft_wrap=True)
     asked = recipe.evaluation
     temperature = (asked.temperature or 1.0) if recipe.rl is None else recipe.rl.temperature
@@ -91,6 +93,7 @@ def command(
                 groups,
                 temperature=temperature,
                 attention=backend,
+                half=half,
                 progress=lambda what: tell(f"computing {what}"),
             )
     if not has_gradients(backend, policy.model):

@@ -28,6 +28,9 @@ EXACT_LIMIT = 1e-5
 ROUNDING_LIMIT = 1e-4
 """The same in the model's own precision. float32 alone moves a trained model's log-probs by 1e-5: two attention
 implementations of one library, both on unpacked turns, differ as much."""
+HALF_LIMIT = 1e-2
+"""Nats, in the mean over tokens, where the sampler's weights and the trainer's passes are in bf16: it has three digits,
+so single tokens may differ by tenths, which importance weights are for."""
 CAUSALITY_LIMIT = 1e-6
 """Nats; a change to a token that cannot be seen should change nothing."""
 CHANGES = 3
@@ -89,6 +92,13 @@ def sampler_checks(trajectories: Sequence[Trajectory], logprobs_M: Tensor) -> li
         Check(f"sampler and trainer, {name}", measured, SAMPLER_LIMIT, "nats", len(difference_M), explanation)
         for name, measured in (("largest", difference_M.max().item()), ("mean", difference_M.mean().item()))
     ]
+
+
+def half_check(trained_M: Tensor, sampled_M: Tensor) -> Check:
+    """Log-probs of the trainer's passes in bf16, over the token tree, against those of the sampler's bf16 copy."""
+    measured = (trained_M.double() - sampled_M.double()).abs().mean().item()
+    explanation = "mean difference between a bf16 copy, turn by turn, and the token tree in bf16, as they are trained"
+    return Check("sampler and trainer in bf16, mean", measured, HALF_LIMIT, "nats", len(trained_M), explanation)
 
 
 def packed_check(packed_M: Tensor, alone_M: Tensor, *, precision: str, limit: float) -> Check:

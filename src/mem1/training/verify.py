@@ -58,6 +58,7 @@ from mem1.training.checks import (
     Check,
     causality_checks,
     gradient_check,
+    half_check,
     micro_batch_check,
     once_check,
     packed_check,
@@ -96,11 +97,13 @@ def verify(
     *,
     temperature: float = 1.0,
     attention: Backend = "blocks",
+    half: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Check]:
     """All checks on trajectories that this model has just sampled at this temperature.
 
     attention   back-end over the token trees; flex on a CPU has no gradients, so they are not checked
+    half        also check training whose passes are in bf16, where a bf16 copy samples
 
     Clears the model's gradients. `progress` receives the name of each computation before it starts. Raises UserError
     if the model cannot be packed exactly or no token was sampled, ValueError if the sampler recorded no log-probs.
@@ -138,10 +141,15 @@ def verify(
             micro_batch_check(parts.gradient, packed.gradient, batches=len(cut) - len(attempts), limit=rounding),
             *step_checks(exact, groups, temperature=temperature, attention=attention),
         ]
+    of_half = []
+    if half:
+        report("one turn per row and packed, bfloat16")
+        of_half = [_half_check(model, attempts, temperature=temperature, attention=attention)]
     trees = [pack(group) for group in attempts]
     report("tokens changed")
     return [
         *sampler_checks(trajectories, packed.logprobs_M),
+        *of_half,
         packed_check(exact_packed.logprobs_M, exact_alone.logprobs_M, precision="float64", limit=EXACT_LIMIT),
         packed_check(packed.logprobs_M, alone.logprobs_M, precision=own, limit=ROUNDING_LIMIT),
         *of_gradients,
@@ -153,6 +161,19 @@ def verify(
             vocabulary=model.config.vocab_size,
         ),
     ]
+
+
+@torch.no_grad()
+def _half_check(
+    model: PreTrainedModel, attempts: Sequence[Sequence[Trajectory]], *, temperature: float, attention: Backend
+) -> Check:
+    copied = copy.deepcopy(model).bfloat16()
+    alone = [[t] for of_task in attempts for t in of_task]
+    sampled = compute(copied, alone, temperature=temperature, packed=False)
+    placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), half=True)
+    with placement.passes(model):
+        trained = compute(model, attempts, temperature=temperature, packed=True, attention=attention)
+    return half_check(trained.logprobs_M, sampled.logprobs_M)
 
 
 def compute(
