@@ -21,6 +21,8 @@ from mem1.messages.transcript import texts
 Role = Literal["user", "said", "result"]
 START = 2
 """Messages before the first piece: system and task."""
+_LETTERS = 4
+"""Most letters of a token (`estimated`)."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,14 @@ class Piece:
         return estimated(self.text)
 
 
-def pieces_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
-    """All messages behind the task, in order."""
+def pieces_of(messages: Sequence[Mapping[str, Any]], start: int = START) -> tuple[Piece, ...]:
+    """All messages from `start` on, in order."""
     names: dict[str, str] = {}
     found: list[Piece] = []
     for at, message in enumerate(messages):
         text = texts(message.get("content"))
         if message["role"] == "tool":
-            text = f"[result of {names.get(message['tool_call_id'], 'a tool')}] {text}"
+            text = f"[result of {names.get(message.get('tool_call_id', ''), 'a tool')}] {text}"
             piece = Piece("result", text, at, message)
         elif message["role"] == "assistant":
             calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -55,7 +57,7 @@ def pieces_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
             piece = Piece("said", f"[assistant] {' '.join(part for part in parts if part)}", at, message)
         else:
             piece = Piece("user", f"[user] {text}", at, message)
-        if at >= START:
+        if at >= start:
             found.append(piece)
     return tuple(found)
 
@@ -69,9 +71,15 @@ def newest(text: str, tokens: int) -> str:
 
 
 def oldest(text: str, tokens: int) -> str:
-    """The beginning of a text, at most so many tokens, up to a word's end."""
-    if estimated(text) <= tokens:
+    """The beginning of a text, at most so many tokens, up to a word's end; empty: its first word has more."""
+    start = beginning(text, tokens)
+    return start if start == text else start.rpartition(" ")[0]
+
+
+def beginning(text: str, tokens: int) -> str:
+    """As much of the beginning of a text as has at most so many tokens; of a longer text, no more than that is read."""
+    if len(text) <= _LETTERS * tokens and estimated(text) <= tokens:
         return text
-    most = len(text)
+    most = min(len(text), _LETTERS * tokens)
     left = bisect_left(range(most), True, key=lambda left: estimated(text[: most - left]) <= tokens)
-    return text[: most - left].rpartition(" ")[0]
+    return text[: most - left]

@@ -17,7 +17,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Compressor, Kept
-from mem1.extras.probe.pieces import Piece, newest, oldest
+from mem1.extras.probe.pieces import Piece, beginning, newest, oldest
 from mem1.messages.bounds import estimated, tokens_of
 from mem1.messages.exact import Source, verified
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
@@ -125,7 +125,7 @@ def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:
     for piece in pieces:
         rest = piece.text
         while rest:
-            one = oldest(rest, tokens) or rest
+            one = oldest(rest, tokens) or beginning(rest, tokens) or rest[0]
             rest = rest[len(one) :].lstrip()
             if part and size + estimated(one) > tokens:
                 yield "\n".join(part)
