@@ -123,13 +123,15 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
         gone = Event()
 
         def work(_: None) -> Noted:
-            found = history(summaries.replies)
+            try:
+                found = history(summaries.replies)
+            except UserError as error:
+                raise Refused(400, str(error)) from error
             _check(found)
             return summaries.read(found, tokens, gone)
 
         try:
-            with waiting.holding(1), metrics.request() as counted:
-                counted.items = 1
+            with waiting.holding(1):
                 return await unless_gone(request, one_at_a_time.submit(work, None))
         finally:
             gone.set()
@@ -150,7 +152,7 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
             chunks = reply.streamed(model, usage=wanted.counts_streamed)
             return StreamingResponse(events(chunks), media_type="text/event-stream")
 
-        return await _answered(answer)
+        return await _answered(answer, metrics)
 
     @app.post("/v1/responses/compact")
     async def compact(request: Request) -> Response:
@@ -162,7 +164,7 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
             found = await noted(request, lambda ours: of_responses(items, ours), _TOKENS)
             return JSONResponse(_compacted(items, found))
 
-        return await _answered(answer)
+        return await _answered(answer, metrics)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -182,10 +184,12 @@ def _check(history: History) -> None:
         raise Refused(413, f"the history has {size:,} tokens; at most {LONGEST:,} are read at once: summarise sooner")
 
 
-async def _answered(answer: Callable[[], Awaitable[Response]]) -> Response:
+async def _answered(answer: Callable[[], Awaitable[Response]], metrics: RequestMetrics) -> Response:
     """The answer, or why there is none, in OpenAI's form."""
     try:
-        return await answer()
+        with metrics.request() as counted:
+            counted.items = 1
+            return await answer()
     except Refused as refused:
         status = 400 if refused.status == 422 else refused.status
         return JSONResponse(failure(str(refused), "refused", param=refused.field), status, refused.headers)

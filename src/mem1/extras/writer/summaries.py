@@ -7,6 +7,7 @@ notes.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import Protocol, TypeVar
 from mem1.extras.writer.histories import History, readable, task_in
 from mem1.extras.writer.reading import PART_TOKENS, SIGHT
 from mem1.messages.writing import Reading
-from mem1.messages.written import WrittenNote, checked, standing, within
+from mem1.messages.written import WrittenNote, checked, within
 
 NOTHING = "nothing to note"
 """The reply where the writer notes nothing: products take an empty one for a failure."""
@@ -70,7 +71,7 @@ class Summaries:
     def read(self, history: History, tokens: int, gone: Event) -> Noted:
         """The notes that fit into so many tokens. Raises Stopped once `gone` is set or the server stops."""
         read, written = self._writer.read, self._writer.written
-        task, notes = task_in(history), list[WrittenNote]()
+        task, notes = task_in(history), dict[str, WrittenNote]()  # by subject, oldest first
         for text, ours in readable(history, PART_TOKENS):
             if ours:
                 found = [WrittenNote(line) for line in text.splitlines()]
@@ -78,8 +79,10 @@ class Summaries:
                 if gone.is_set() or self.stopping():
                     raise Stopped
                 found = self._noted(Reading(task=task, notes=_in_sight(notes), exchange=text))
-            notes = standing([*notes, *found]) if found else notes
-        reply = "\n".join(note.text for note in within(notes, tokens)) if notes else NOTHING
+            for note in found:
+                notes.pop(note.subject, None)
+                notes[note.subject] = note
+        reply = "\n".join(note.text for note in within([*notes.values()], tokens)) if notes else NOTHING
         if len(reply) >= _SHORTEST:
             _remember(self._replies, reply, None, _REPLIES)
         return Noted(reply, self._writer.read - read, self._writer.written - written)
@@ -105,5 +108,6 @@ def _remember(memory: OrderedDict[Key, Value], key: Key, value: Value, most: int
         memory.popitem(last=False)
 
 
-def _in_sight(notes: Sequence[WrittenNote]) -> tuple[str, ...]:
-    return tuple(note.text for note in notes[-SIGHT:])
+def _in_sight(notes: dict[str, WrittenNote]) -> tuple[str, ...]:
+    newest = itertools.islice(reversed(notes.values()), SIGHT)
+    return tuple(note.text for note in newest)[::-1]
