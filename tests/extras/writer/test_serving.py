@@ -157,7 +157,9 @@ def test_a_reply_that_comes_back_is_notes_and_is_not_read():
         assert summary(client, [{"role": "system", "content": f"You book.\n{last}"}, *more, ASK]) == (
             "crane: CR-4471 !\ndock: 15"
         )
-    assert task_in(of_chat([come, {"role": "user", "content": "Go on."}, *more], [last])) == "Go on."
+    ended = {"role": "user", "content": f"Summary:\n{last}\n--- END ---"}
+    for first in (come, ended):
+        assert task_in(of_chat([first, {"role": "user", "content": "Go on."}, *more], [last])) == "Go on."
 
 
 def test_what_merely_looks_like_notes_is_read_as_any_text():
