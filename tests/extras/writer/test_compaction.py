@@ -28,7 +28,8 @@ def test_items_are_compacted_to_the_users_messages_and_the_notes():
         assert texts == ["Book a dock for the crane.", "Dock 14 from 3 May 2027."]
         assert [item["role"] for item in users] == ["user", "user"] and notes["role"] == "assistant"
         assert notes["content"][0]["text"] == "crane: CR-4471 !\ndock: 14, from 3 May 2027"
-        assert writer.shown[1].exchange == '[assistant] ask({"n": 1})\n[result of ask] The crane is CR-4471.'
+        first = '[user] Book a dock for the crane.\n[assistant] ask({"n": 1})\n[result of ask] The crane is CR-4471.'
+        assert writer.shown[0].exchange == first
         writer.shown.clear()
         again: Any = client.responses.compact(model="mem1-writer", input=[*users, notes, *ITEMS[2:4]])
         assert again.output[-1].content[0].text == "dock: 14, from 3 May 2027\ncrane: CR-4471 !"

@@ -84,10 +84,18 @@ def readable(history: History, tokens: int) -> Iterator[tuple[str, bool]]:
         if isinstance(each, Piece):
             group.append(each)
             continue
-        yield from ((text, False) for exchange in exchanges(group) for text in parts(exchange, tokens))
+        yield from ((text, False) for exchange in _exchanges(group) for text in parts(exchange, tokens))
         group = []
         if each:
             yield each, True
+
+
+def _exchanges(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """What stands before the first turn of the model goes with it: a writer has learned to read turns."""
+    first, *others = list(exchanges(pieces)) or [[]]
+    if others and first[0].role != "said":
+        return [[*first, *others[0]], *others[1:]]
+    return [first, *others]
 
 
 def _asks(text: str) -> bool:
