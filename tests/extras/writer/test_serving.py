@@ -121,7 +121,9 @@ def test_a_text_without_speakers_is_read_too():
         ([{"role": "system", "content": "Summarise this."}, TASK, *called(1, "x"), COMPACT], 1),
         ([{"role": "system", "content": "You book."}, TASK, *called(1, "x"), COMPACT], 0),
         ([TASK, *called(1, "x"), {"role": "user", "content": "Now book it."}], 1),
+        ([TASK, *called(1, "x"), {"role": "user", "content": f"Compact it. So far:\n{'a note ' * 9}"}], 0),
         ([COMPACT], 1),
+        ([TASK, {"role": "user", "content": "Compact this: the crane is CR-4471."}], 1),
     ],
 )
 def test_the_request_for_a_summary_is_not_history_but_what_the_user_says_is(messages: list[Any], read: int):
@@ -155,12 +157,18 @@ def test_a_reply_that_comes_back_is_notes_and_is_not_read():
             more = called(3, f"No, Dock 15. {before}")
             assert summary(client, [come, *more, ASK]) == "crane: CR-4471 !\ndock: 15"
             assert not any("CR-4471" in reading.exchange for reading in writer.shown)
-            assert writer.shown[-1].notes == ("crane: CR-4471 !", "dock: 14, from 3 May 2027")
+            (reading,) = writer.shown
+            assert before.strip() in reading.exchange and "[assistant] ask" in reading.exchange
+            assert reading.notes == ("crane: CR-4471 !", "dock: 14, from 3 May 2027")
+        writer.shown.clear()
         text = f"PREVIOUS SUMMARY:\n{last}\n\nNEW TURNS:\n[USER]: Hi.\n[ASSISTANT]: Dock 15."
         assert summary(client, [{"role": "user", "content": text}]) == "crane: CR-4471 !\ndock: 15"
+        assert [reading.exchange.splitlines()[0] for reading in writer.shown] == ["PREVIOUS SUMMARY:"]
         assert summary(client, [{"role": "system", "content": f"You book.\n{last}"}, *more, ASK]) == (
             "crane: CR-4471 !\ndock: 15"
         )
+    asked = {"role": "user", "content": f"Summarise. So far:\n{last}"}
+    assert last in of_chat([TASK, *more, asked], [last]), "a request with a reply in it is no mere request"
     ended = {"role": "user", "content": f"Summary:\n{last}\n--- END ---"}
     for first in (come, ended):
         assert task_in(of_chat([first, {"role": "user", "content": "Go on."}, *more], [last])) == "Go on."

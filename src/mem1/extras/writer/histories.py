@@ -6,7 +6,7 @@
 Of a text, lines that begin with a speaker ("Human:", "[TOOL RESULT c1]:", '<message type="ai">') begin a piece. Of
 messages, the last is left out where it asks for the summary and no system message does. A reply of ours is known by
 itself: it has to stand there whole, letter for letter, and to be one of the last that this server gave. So no text that
-merely looks like notes is taken for them.
+merely looks like notes is taken for them. What stands around it ("Here is a summary:") is read with the next turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from mem1.extras.probe.pieces import Piece, Role, pieces_of
@@ -42,14 +41,17 @@ def of_chat(messages: Sequence[Message], replies: Iterable[str]) -> History:
     """The history in a request for a chat completion. `replies`: those that count as ours."""
     system = [texts(message.get("content")) for message in messages if message["role"] in _SYSTEM]
     spoken = [message for message in messages if message["role"] not in _SYSTEM]
-    if len(spoken) > 1 and spoken[-1]["role"] == "user" and not any(map(_asks, system)):
-        spoken = spoken[:-1] if _asks(texts(spoken[-1].get("content"))) else spoken
     found: list[Piece | str] = [part for text in system for part, ours in _split(text, replies) if ours]
     if all(message["role"] == "user" for message in spoken):
         text = "\n\n".join(texts(message.get("content")) for message in spoken)
         for part, ours in _split(text, replies):
+            before = found.pop() if ours and found and isinstance(found[-1], Piece) else None
             found += [part] if ours else _spoken(part)
+            found += [replace(before, role="result")] if isinstance(before, Piece) else []
         return found
+    last = texts(spoken[-1].get("content")) if spoken[-1]["role"] == "user" else ""
+    if _asks(last) and not any(map(_asks, system)) and not any(reply in last for reply in replies):
+        spoken = spoken[:-1]
     return [*found, *_cut(pieces_of(spoken, start=0), replies)]
 
 
@@ -71,10 +73,8 @@ def of_responses(items: Sequence[Message], replies: Iterable[str]) -> History:
 
 def task_in(history: History) -> str:
     """What the user asked first; empty: the history does not say."""
-    for here, after in pairwise([*history, Piece("said", "", 0)]):
-        if isinstance(here, Piece) and here.role == "user" and isinstance(after, Piece):
-            return here.text[:_TASK].removeprefix(_LABELS["user"]).strip()
-    return ""
+    asked = (each.text for each in history if isinstance(each, Piece) and each.role == "user")
+    return next(asked, "")[:_TASK].removeprefix(_LABELS["user"]).strip()
 
 
 def readable(history: History, tokens: int) -> Iterator[tuple[str, bool]]:
@@ -120,12 +120,13 @@ def _around(text: str, reply: str) -> Iterator[tuple[str, bool]]:
 
 
 def _cut(pieces: Iterable[Piece], replies: Iterable[str]) -> Iterator[Piece | str]:
-    """The pieces, with the replies in them by themselves; what stands behind one in its piece is no user's task."""
+    """The pieces, with the replies in them by themselves, before what else stands there."""
     for piece in pieces:
-        role = piece.role
-        for part, ours in _split(piece.text, replies):
-            yield part if ours else replace(piece, role=role, text=part.strip())
-            role = "result" if ours else role
+        found = _split(piece.text, replies)
+        yield from (part for part, ours in found if ours)
+        for part in (part.strip() for part, ours in found if not ours):
+            if part not in _LABELS.values():
+                yield piece if len(found) == 1 else replace(piece, role="result", text=part)
 
 
 def _spoken(text: str) -> list[Piece]:
