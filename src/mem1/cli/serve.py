@@ -1,4 +1,4 @@
-"""`mem1 serve-policy`, `serve-retriever` and `serve-recall`: a policy or an index over HTTP, a conversation by MCP."""
+"""`mem1 serve-policy`, `serve-writer`, `serve-retriever`: a model or an index over HTTP; `serve-recall`: by MCP."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ from mem1.errors import UserError
 if TYPE_CHECKING:
     from mem1.retrieval import Retriever
 
+_TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token-env", help="Environment variable with the token that requests must carry; any other --host needs it."
+    ),
+]
+_WorkersOption = Annotated[
+    int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that sample; for small models on a CPU.")
+]
 _MOST_WORKERS = 4
 """Default limit of a retriever's processes; a trainer on the same machine needs the other cores."""
 
@@ -42,16 +51,11 @@ def policy(
     port: PortOption = 8001,
     allow_host: AllowHostOption = None,
     name: Annotated[str, typer.Option(help="The model's name in requests.")] = "policy",
-    token_env: Annotated[
-        str | None,
-        typer.Option(help="Environment variable with the token that requests must carry; any other --host needs it."),
-    ] = None,
+    token_env: _TokenOption = None,
     weights_folder: Annotated[
         Path | None, typer.Option(help="Folder from which new weights are loaded. Default: the weights never change.")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that sample; for small models on a CPU.")
-    ] = 1,
+    workers: _WorkersOption = 1,
     device: DeviceOption = None,
     dtype: DtypeOption = None,
 ) -> None:
@@ -99,6 +103,47 @@ def policy(
         weights_folder=weights_folder,
         listening=lambda address: console.print(
             f"Serving {policy} on {address}; Ctrl-C stops", soft_wrap=True, markup=False
+        ),
+    )
+    console.print("Stopped.")
+
+
+def writer(
+    invocation: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Folder of a policy that was trained to write notes.")],
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8003,
+    allow_host: AllowHostOption = None,
+    name: Annotated[str, typer.Option(help="The model's name in requests.")] = "mem1-writer",
+    token_env: _TokenOption = None,
+    workers: _WorkersOption = 1,
+    device: DeviceOption = None,
+    dtype: DtypeOption = None,
+) -> None:
+    """Serve a memory writer as the model that a product asks for summaries, by OpenAI's protocol.
+
+    It reads the history part by part and replies with checked notes (docs/memory/writer.md).
+    """
+    from mem1.cli.progress import stderr
+    from mem1.engines.servers import api_key
+    from mem1.extras.writer.note_writer import NoteWriter
+    from mem1.extras.writer.serving import serve
+
+    console, token = stderr(), api_key(token_env)
+    on = chosen_device(invocation, device)
+    work_begins()
+    for note in on.few_workers(workers):
+        console.print(note, markup=False, soft_wrap=True)
+    loaded = NoteWriter.load(folder, workers=on.workers(workers), device=on, dtype=dtype or "auto")
+    serve(
+        loaded,
+        name=name,
+        host=host,
+        allow_hosts=allow_host or (),
+        port=port,
+        token=token,
+        listening=lambda address: console.print(
+            f"Serving {folder} on {address}; Ctrl-C stops", soft_wrap=True, markup=False
         ),
     )
     console.print("Stopped.")

@@ -37,8 +37,8 @@ _TEXT = "the policy writes text: ask for the form in a message"
 _DECIDES = "the policy decides what it calls"
 
 
-def _only(*values: Any, why: str) -> BeforeValidator:
-    """Only these values, and null, are accepted."""
+def only(*values: Any, why: str) -> BeforeValidator:
+    """For a field of a request: only these values, and null, are accepted; the refusal says `why`."""
 
     def checked(value: Any) -> Any:
         if value is not None and not any(type(value) is type(one) and value == one for one in values):
@@ -118,22 +118,22 @@ class ChatBody(_Given):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    tool_choice: Annotated[Any, _only("auto", "none", why=_DECIDES)] = None
-    parallel_tool_calls: Annotated[Any, _only(True, why=_DECIDES)] = None
-    top_logprobs: Annotated[Any, _only(0, why="only the sampled tokens have log-probabilities")] = None
-    top_p: Annotated[Any, _only(1, 1.0, why=_DISTRIBUTION)] = None
-    top_k: Annotated[Any, _only(-1, 0, why=_DISTRIBUTION)] = None
-    min_p: Annotated[Any, _only(0, 0.0, why=_DISTRIBUTION)] = None
-    frequency_penalty: Annotated[Any, _only(0, 0.0, why=_DISTRIBUTION)] = None
-    presence_penalty: Annotated[Any, _only(0, 0.0, why=_DISTRIBUTION)] = None
-    repetition_penalty: Annotated[Any, _only(1, 1.0, why=_DISTRIBUTION)] = None
-    logit_bias: Annotated[Any, _only({}, why=_DISTRIBUTION)] = None
-    response_format: Annotated[Any, _only({"type": "text"}, why=_TEXT)] = None
-    modalities: Annotated[Any, _only(["text"], why=_TEXT)] = None
-    functions: Annotated[Any, _only([], why="give tools")] = None
-    function_call: Annotated[Any, _only("auto", "none", why="give tools")] = None
-    store: Annotated[Any, _only(False, why="nothing is stored")] = None
-    service_tier: Annotated[Any, _only("auto", "default", why="there is one")] = None
+    tool_choice: Annotated[Any, only("auto", "none", why=_DECIDES)] = None
+    parallel_tool_calls: Annotated[Any, only(True, why=_DECIDES)] = None
+    top_logprobs: Annotated[Any, only(0, why="only the sampled tokens have log-probabilities")] = None
+    top_p: Annotated[Any, only(1, 1.0, why=_DISTRIBUTION)] = None
+    top_k: Annotated[Any, only(-1, 0, why=_DISTRIBUTION)] = None
+    min_p: Annotated[Any, only(0, 0.0, why=_DISTRIBUTION)] = None
+    frequency_penalty: Annotated[Any, only(0, 0.0, why=_DISTRIBUTION)] = None
+    presence_penalty: Annotated[Any, only(0, 0.0, why=_DISTRIBUTION)] = None
+    repetition_penalty: Annotated[Any, only(1, 1.0, why=_DISTRIBUTION)] = None
+    logit_bias: Annotated[Any, only({}, why=_DISTRIBUTION)] = None
+    response_format: Annotated[Any, only({"type": "text"}, why=_TEXT)] = None
+    modalities: Annotated[Any, only(["text"], why=_TEXT)] = None
+    functions: Annotated[Any, only([], why="give tools")] = None
+    function_call: Annotated[Any, only("auto", "none", why="give tools")] = None
+    store: Annotated[Any, only(False, why="nothing is stored")] = None
+    service_tier: Annotated[Any, only("auto", "default", why="there is one")] = None
     user: str | None = None
     metadata: dict[str, str] | None = None
 

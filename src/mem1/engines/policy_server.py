@@ -20,7 +20,6 @@ Needs `mem1-agents[train]`, but for the stand-in.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load
 from starlette.concurrency import run_in_threadpool
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mem1.engines.base import Completion
 from mem1.engines.chat_messages import ChatMessages
@@ -46,6 +44,7 @@ from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampl
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
+from mem1.net.private_server import check_private, private_server, require_token
 from mem1.net.requests import (
     CapacityLimit,
     CountedRequest,
@@ -59,7 +58,6 @@ from mem1.net.requests import (
     unless_gone,
 )
 from mem1.net.threads import Batcher
-from mem1.net.web_server import Hosts, address, bind, make_server
 from mem1.version import __version__
 
 BodyT = TypeVar("BodyT", CompletionBody, ChatBody)
@@ -98,8 +96,7 @@ def make_app(
     token           bearer token that every request but /health must carry, if any
     """
     app = FastAPI(title="mem1 policy", version=__version__, docs_url=None, redoc_url=None)
-    if token is not None:
-        app.add_middleware(_TokenCheck, token=token)
+    require_token(app, token)
     handle_refusals(app)
     bodies = CapacityLimit(limits.all_body_bytes, "bytes of requests")
     _add_completions(app, sampler, chat, model, limits, bodies)
@@ -245,23 +242,6 @@ def _add_updates(app: FastAPI, sampler: Sampler, folder: Path | None, bodies: Ca
         return {"weight_version": None if sampler.version is None else str(sampler.version)}
 
 
-class _TokenCheck:
-    """Refuses requests without the token."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._authorization = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._authorization):
-                refused = JSONResponse({"detail": "this server requires its bearer token"}, 401)
-                await refused(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
 def serve(
     sampler: Sampler,
     chat: ChatMessages | str,
@@ -280,29 +260,13 @@ def serve(
     the server that clients may use besides its address. Raises UserError where other machines could connect and there
     is no token, the address is taken, or the folder is missing.
     """
-    if token is None and not is_loopback(host):
-        raise UserError(
-            f"other machines can connect to {host}, so the server needs a token: put one into an environment "
-            "variable and name it with --token-env, or leave --host out"
-        )
+    check_private(host, token)
     if weights_folder is not None and not weights_folder.is_dir():
         raise UserError(
             f"--weights-folder {weights_folder} is not a folder; create it, and give trainer and servers the same one"
         )
-    (socket,) = bind(host, port)
-    hosts, where = Hosts.of(host, socket, allow_hosts), address(host, socket)
     app = make_app(sampler, chat=chat, model=name, weights_folder=weights_folder, token=token)
-    make_server(app, socket, hosts=hosts, ready=lambda: listening(where)).run()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    private_server(app, host=host, port=port, token=token, listening=listening, allow_hosts=allow_hosts).run()
 
 
 _WIDEST = 8

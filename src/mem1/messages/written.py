@@ -32,6 +32,12 @@ class WrittenNote:
     def lasting(self) -> bool:
         return self.text.endswith(LASTING)
 
+    @property
+    def subject(self) -> str:
+        """What a later note has to be about to take its place; its whole text where it names no subject."""
+        entry = read_note(self.text)
+        return entry.key or entry.text
+
 
 def checked(lines: Iterable[str], source: str) -> Iterator[WrittenNote]:
     """The lines as notes about this text, each repaired or left out where it says something exact that the text does
@@ -46,10 +52,7 @@ def checked(lines: Iterable[str], source: str) -> Iterator[WrittenNote]:
 
 def standing(notes: Sequence[WrittenNote]) -> list[WrittenNote]:
     """Those that no later note replaces or repeats, in their order."""
-    newest: dict[str, int] = {}
-    for at, note in enumerate(notes):
-        entry = read_note(note.text)
-        newest[entry.key or entry.text] = at
+    newest = {note.subject: at for at, note in enumerate(notes)}
     return [notes[at] for at in sorted(newest.values())]
 
 

@@ -11,7 +11,7 @@ from probed import jobs
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
-from mem1.extras.probe.pieces import pieces_of
+from mem1.extras.probe.pieces import Piece, pieces_of
 from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, exchanges, parts, served
 from mem1.messages.bounds import estimated
 from mem1.net.failover import Retry
@@ -52,6 +52,14 @@ def test_notes_are_written_once_for_each_exchange_and_the_newest_stay():
     assert len(model.asked) == 40
     assert kept.text.splitlines()[:4] == ["- before", "- host of job 0", "- one", "- two"]
     assert estimated(NoteWriter(Model("- a line of notes")).compress(Kept(), PIECES, 50).text) <= 50
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\U0001f600" * 20_000, f"{'ab,' * 30_000} and so on"])
+def test_a_text_without_spaces_is_cut_within_its_words_and_all_of_it_is_there(text: str):
+    found = list(parts([Piece("result", text, 0)], 50))
+    assert "".join(found).replace(" ", "") == text.replace(" ", "")
+    assert max(map(estimated, found)) <= 50 and min(map(estimated, found[:-1])) > 40
+    assert list(parts([Piece("result", "\U0001f600" * 3, 0)], 1)) == ["\U0001f600"] * 3, "at least a letter at a time"
 
 
 def test_exchanges_hold_what_the_user_says_behind_them_and_parts_hold_everything():

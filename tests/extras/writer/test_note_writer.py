@@ -74,6 +74,7 @@ def test_whole_transcripts_are_read_once_and_examined_at_any_budget():
 
 def test_what_is_not_closed_or_not_in_the_source_is_no_note():
     assert notes_in("<note> a </note> <note> b  c </note> <note> d", TAGS) == ["a", "b c"]
+    assert notes_in("<note> a <note> b </note>", TAGS) == ["b"]
     assert notes_in("<note> a </note>", PAPER) == []
 
 

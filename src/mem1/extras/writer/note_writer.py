@@ -79,7 +79,8 @@ class NoteWriter:
 
 
 def notes_in(text: str, tags: Tags) -> list[str]:
-    """The notes of a completion; one that is not closed is none."""
+    """The notes of a completion; one that is not closed is none, nor part of the next."""
     if tags.note is None:
         return []
-    return [note for block in blocks(text, tags.note) if (note := " ".join(block.content.split()))]
+    inside = (block.content.rpartition(f"<{tags.note}>")[2] for block in blocks(text, tags.note))
+    return [note for one in inside if (note := " ".join(one.split()))]

@@ -1,0 +1,112 @@
+"""Notes of whole histories, read part by part: what was read before is not read again, and a reply that comes back is
+notes.
+
+    summaries = Summaries(NoteWriter.load("runs/writer/policy"))
+    summaries.read(of_chat(messages, summaries.replies), 1_000, Event()).text    ->   "INV-482130 due: 3 May 2027\\n..."
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Event
+from typing import Protocol, TypeVar
+
+from mem1.extras.writer.histories import History, readable, task_in
+from mem1.messages.writing import PART_TOKENS, SIGHT, Reading
+from mem1.messages.written import WrittenNote, checked, within
+
+NOTHING = "nothing to note"
+"""The reply where the writer notes nothing: products take an empty one for a failure."""
+_PARTS, _REPLIES = 20_000, 64
+"""Parts whose notes are remembered, and replies that are known again."""
+_SHORTEST = 40
+"""Letters of a reply that is known again; a shorter one may stand in a text by chance."""
+
+
+class CountingWriter(Protocol):
+    """A writer that counts the tokens that it has read and written, as `note_writer.NoteWriter` does."""
+
+    read: int
+    written: int
+
+    def write(self, reading: Reading, /) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The notes of a history."""
+
+    text: str
+    """Lines; empty: none of the notes fits."""
+    read: int
+    """Tokens that the writer has read for it."""
+    written: int
+
+
+class Stopped(Exception):
+    """The server stops, or nobody waits for the notes."""
+
+
+class Summaries:
+    """Notes of histories, for one request at a time."""
+
+    def __init__(self, writer: CountingWriter) -> None:
+        self._writer = writer
+        self._parts: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+        self._replies: OrderedDict[str, None] = OrderedDict()
+        self.stopping: Callable[[], bool] = lambda: False
+        """Whether the server stops."""
+
+    @property
+    def replies(self) -> tuple[str, ...]:
+        """The last replies, oldest first."""
+        return tuple(self._replies)
+
+    def read(self, history: History, tokens: int, gone: Event) -> Noted:
+        """The notes that fit into so many tokens. Raises Stopped once `gone` is set or the server stops."""
+        read, written = self._writer.read, self._writer.written
+        task, notes = task_in(history), dict[str, WrittenNote]()  # by subject, oldest first
+        for text, ours in readable(history, PART_TOKENS):
+            if ours:
+                found = [WrittenNote(line) for line in text.splitlines()]
+            else:
+                if gone.is_set() or self.stopping():
+                    raise Stopped
+                found = self._noted(Reading(task=task, notes=_in_sight(notes), exchange=text))
+            for note in found:
+                notes.pop(note.subject, None)
+                notes[note.subject] = note
+        reply = "\n".join(note.text for note in within([*notes.values()], tokens)) if notes else NOTHING
+        if len(reply) >= _SHORTEST:
+            _remember(self._replies, reply, None, _REPLIES)
+        return Noted(reply, self._writer.read - read, self._writer.written - written)
+
+    def _noted(self, reading: Reading) -> list[WrittenNote]:
+        """The checked notes of a part, which is read once with the same task and the same notes in sight."""
+        key = sha256(json.dumps([reading.task, reading.notes, reading.exchange]).encode()).digest()
+        lines = self._parts.get(key)
+        if lines is None:
+            lines = tuple(note.text for note in checked(self._writer.write(reading), reading.exchange))
+        _remember(self._parts, key, lines, _PARTS)
+        return [WrittenNote(line) for line in lines]
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _remember(memory: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    if len(memory) > most:
+        memory.popitem(last=False)
+
+
+def _in_sight(notes: dict[str, WrittenNote]) -> tuple[str, ...]:
+    newest = itertools.islice(reversed(notes.values()), SIGHT)
+    return tuple(note.text for note in newest)[::-1]
