@@ -205,7 +205,7 @@ def _read(folder: Path, transcripts: Sequence[Transcript], device: Device) -> li
     writer = NoteWriter.load(folder, workers=device.workers(_WORKERS), device=device, dtype=dtype)
     with stopped_while("reading"), bars(stderr()) as progress:
         bar = progress.add_task("reading", total=number_of_parts(transcripts), note="")
-        return read_all(writer, transcripts, lambda number: progress.advance(bar, number))
+        return read_all(writer, transcripts, lambda: progress.advance(bar))
 
 
 def _tables(rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, Any]]]) -> list[Any]:

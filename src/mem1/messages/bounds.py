@@ -26,6 +26,8 @@ LEAST = {"result": 50, "state": 50, "prompt": 200, "images": 0}
 """Smallest value of each bound."""
 _REST = 18
 """Tokens, at four characters each, of the longest line about what is missing of a result."""
+_LETTERS = 4
+"""Most letters of a token (`estimated`)."""
 _SHORT = 500
 """Characters of a text that is counted sooner than looked up."""
 _COUNTED = 1 << 14
@@ -127,12 +129,18 @@ UNBOUNDED = Bounds()
 
 
 def oldest(text: str, tokens: int) -> str:
-    """The beginning of a text, at most so many tokens, up to a word's end."""
-    if estimated(text) <= tokens:
+    """The beginning of a text, at most so many tokens, up to a word's end; empty: its first word has more."""
+    start = beginning(text, tokens)
+    return start if start == text else start.rpartition(" ")[0]
+
+
+def beginning(text: str, tokens: int) -> str:
+    """As much of the beginning of a text as has at most so many tokens; of a longer text, no more than that is read."""
+    if len(text) <= _LETTERS * tokens and estimated(text) <= tokens:
         return text
-    most = len(text)
+    most = min(len(text), _LETTERS * tokens)
     left = bisect_left(range(most), True, key=lambda left: estimated(text[: most - left]) <= tokens)
-    return text[: most - left].rpartition(" ")[0]
+    return text[: most - left]
 
 
 def without_tools(bounds: Bounds, beside: int, missed: int, scale: float) -> Bounds:

@@ -24,7 +24,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
 from mem1.messages.assembly import without_states
-from mem1.messages.bounds import estimated, oldest
+from mem1.messages.bounds import beginning, estimated, oldest
 from mem1.messages.folding import state_in
 from mem1.messages.selecting import waits
 from mem1.messages.sessions import Latest, Trail, keys_of, newest
@@ -288,8 +288,7 @@ def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
     part, size = list[str](), 0
     for rest in lines:
         while rest:
-            at_most = rest[: 4 * tokens + 1]  # no token has more than four letters
-            one = oldest(at_most, tokens) or rest[: max(1, tokens // 3)]
+            one = oldest(rest, tokens) or beginning(rest, tokens) or rest[0]
             rest = rest[len(one) :].lstrip()
             if part and size + estimated(f"{one}\n") > tokens:
                 yield "\n".join(part)

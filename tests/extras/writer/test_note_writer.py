@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from readers import CODEC, READ, TAGS, demonstrated, drawn
 
-from mem1.engines.base import Completion, Sampling
+from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.errors import UserError
 from mem1.extras.probe.exam import examine
 from mem1.extras.probe.kinds import Settings, make_transcript
@@ -34,9 +34,17 @@ class Careful:
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
+        raise AssertionError("a writer streams")
+
+    def stream(self, requests: Sequence[Request], follow: Follow, *, sampling: Sampling) -> None:
+        """One at a time, the newest first, so that works advance at different paces."""
         assert sampling.temperature == 0
-        self.asked += [tuple(context) for context in contexts]
-        return [Completion(token_ids=CODEC.encode(self.expert(CODEC.decode(context)))) for context in contexts]
+        waiting = list(requests)
+        while waiting:
+            request = waiting.pop()
+            self.asked.append(tuple(request.context))
+            completion = Completion(token_ids=CODEC.encode(self.expert(CODEC.decode(request.context))))
+            waiting += follow([(request, completion)])
 
 
 def test_a_writer_sees_the_tokens_that_it_was_trained_on():
@@ -59,9 +67,9 @@ def test_whole_transcripts_are_read_once_and_examined_at_any_budget():
     transcripts = [make_transcript(kind, "test", 0, Settings(exchanges=20)) for kind in ("atlas", "office")]
     whole = [READ.model_copy(update={"exchanges": 20}).excerpt_of(one) for one in transcripts]
     engine = Careful(NoteExpert(TAGS, {note for one in whole for note in one.noted_parts(TAGS)}))
-    counted: list[int] = []
-    notings = read_all(NoteWriter(CODEC, TAGS, engine), transcripts, counted.append)
-    assert len(engine.asked) == sum(counted) == number_of_parts(transcripts)
+    counted: list[None] = []
+    notings = read_all(NoteWriter(CODEC, TAGS, engine), transcripts, lambda: counted.append(None))
+    assert len(engine.asked) == len(counted) == number_of_parts(transcripts)
     for transcript, noting in zip(transcripts, notings, strict=True):
         assert [note.text for _, note in noting.notes] == [noted.note.replace(";", ",") for noted in transcript.noted]
         once, twenty = (
@@ -83,7 +91,10 @@ def test_a_trained_folder_writes_and_another_is_refused(tmp_path: Path):
     model = new_model(shape, vocab_size=CODEC.vocab_size, seed=0)
     Policy(model, CODEC, speaks=ResolvedProtocol(tags=TAGS)).save(tmp_path / "writer")
     Policy(model, CODEC, speaks=ResolvedProtocol(tags=PAPER)).save(tmp_path / "other")
-    found = NoteWriter.load(tmp_path / "writer").write_all([Reading(task="t", notes=("a",), exchange="b")] * 2)
-    assert len(found) == 2 and found[0] == found[1]
+    writer = NoteWriter.load(tmp_path / "writer")
+    reading = Reading(task="t", notes=("a",), exchange="b")
+    found: dict[int, list[str]] = {}
+    writer.write_along([reading] * 2, lambda at, notes: found.update({at: notes}))
+    assert found[0] == found[1] == writer.write(reading) and writer.written > 0
     with pytest.raises(UserError, match="not trained to write notes"):
         NoteWriter.load(tmp_path / "other")

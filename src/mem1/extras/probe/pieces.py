@@ -39,14 +39,14 @@ class Piece:
         return estimated(self.text)
 
 
-def pieces_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
-    """All messages behind the task, in order."""
+def pieces_of(messages: Sequence[Mapping[str, Any]], start: int = START) -> tuple[Piece, ...]:
+    """All messages from `start` on, in order."""
     names: dict[str, str] = {}
     found: list[Piece] = []
     for at, message in enumerate(messages):
         text = texts(message.get("content"))
         if message["role"] == "tool":
-            text = f"[result of {names.get(message['tool_call_id'], 'a tool')}] {text}"
+            text = f"[result of {names.get(message.get('tool_call_id', ''), 'a tool')}] {text}"
             piece = Piece("result", text, at, message)
         elif message["role"] == "assistant":
             calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -55,7 +55,7 @@ def pieces_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Piece, ...]:
             piece = Piece("said", f"[assistant] {' '.join(part for part in parts if part)}", at, message)
         else:
             piece = Piece("user", f"[user] {text}", at, message)
-        if at >= START:
+        if at >= start:
             found.append(piece)
     return tuple(found)
 

@@ -10,10 +10,10 @@ it keeps nothing between calls, and its context is as long after a thousand exch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mem1.engines.base import Engine, Sampling
+from mem1.engines.base import Completion, Request, Sampling, Streaming
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Device
 from mem1.errors import UserError
@@ -31,7 +31,7 @@ _COMPLETION = 120
 class NoteWriter:
     """Writes notes with a policy that was trained to."""
 
-    def __init__(self, codec: Codec, tags: Tags, engine: Engine) -> None:
+    def __init__(self, codec: Codec, tags: Tags, engine: Streaming) -> None:
         """Raises UserError for tags without notes, which are those of another policy."""
         if tags.note is None:
             raise UserError("the policy was not trained to write notes; do it with mem1 train smollm2/writer-start")
@@ -53,19 +53,34 @@ class NoteWriter:
         return cls(policy.codec, tags, local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers))
 
     def write(self, reading: Reading, /) -> Sequence[str]:
-        """The notes about one part; empty: there is nothing to note."""
-        return self.write_all([reading])[0]
+        """The notes about one part; empty: there is nothing to note. Raises UserError if the model fails."""
+        found: list[str] = []
+        self.write_along([reading], lambda _, notes: found.extend(notes))
+        return found
 
-    def write_all(self, readings: Sequence[Reading]) -> list[list[str]]:
-        """The notes about each of several parts, which are read together."""
-        contexts = [self._context(reading) for reading in readings]
-        sampling = Sampling(temperature=0.0)
-        done = self._engine.complete(contexts, max_tokens=[_COMPLETION] * len(contexts), sampling=sampling)
-        if failed := next((one.failed for one in done if one.failed is not None), None):
-            raise UserError(f"the writer's model failed: {failed}")
-        self.read += sum(map(len, contexts))
-        self.written += sum(len(one.token_ids) for one in done)
-        return [notes_in(self._codec.decode(one.token_ids), self._tags) for one in done]
+    def write_along(self, readings: Sequence[Reading], then: Callable[[int, list[str]], Reading | None]) -> None:
+        """The notes about each of several parts, and about what follows them, each work at its own pace.
+
+        then    gets the place of a work among `readings` and the notes about its part, and returns its next part
+        """
+
+        def request(place: int, reading: Reading) -> Request:
+            return Request(context=self._context(reading), max_tokens=_COMPLETION, seed=0, key=place)
+
+        def follow(done: Sequence[tuple[Request, Completion]]) -> list[Request]:
+            following: list[Request] = []
+            for asked, completion in done:
+                if completion.failed is not None:
+                    raise UserError(f"the writer's model failed: {completion.failed}")
+                self.read += len(asked.context)
+                self.written += len(completion.token_ids)
+                notes = notes_in(self._codec.decode(completion.token_ids), self._tags)
+                if (reading := then(asked.key, notes)) is not None:
+                    following.append(request(asked.key, reading))
+            return following
+
+        first = [request(place, reading) for place, reading in enumerate(readings)]
+        self._engine.stream(first, follow, sampling=Sampling(temperature=0.0))
 
     def _context(self, reading: Reading) -> tuple[int, ...]:
         tags, codec = self._tags, self._codec

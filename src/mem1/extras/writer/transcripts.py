@@ -22,23 +22,24 @@ def number_of_parts(transcripts: Sequence[Transcript]) -> int:
 
 
 def read_all(
-    writer: NoteWriter, transcripts: Sequence[Transcript], on_parts: Callable[[int], None] = lambda number: None
+    writer: NoteWriter, transcripts: Sequence[Transcript], on_part: Callable[[], None] = lambda: None
 ) -> list[Noting]:
-    """What it notes of each transcript. The next parts of all are read together; `on_parts` gets their number."""
+    """What it notes of each transcript, all of which are read at a time; `on_part` is called after each part."""
     left = [_parts(transcript)[::-1] for transcript in transcripts]
     found: list[list[tuple[int, WrittenNote]]] = [[] for _ in transcripts]
     tasks = [texts(transcript.messages[1].get("content")) for transcript in transcripts]
-    while any(left):
-        now = [at for at, rest in enumerate(left) if rest]
-        shown = [left[at].pop() for at in now]
-        in_sight = [standing([note for _, note in found[at]])[-SIGHT:] for at in now]
-        readings = [
-            Reading(task=tasks[at], notes=tuple(note.text for note in notes), exchange=text)
-            for at, notes, (text, _) in zip(now, in_sight, shown, strict=True)
-        ]
-        for at, (text, message), lines in zip(now, shown, writer.write_all(readings), strict=True):
-            found[at] += [(message, note) for note in checked(lines, text)]
-        on_parts(len(now))
+
+    def reading(at: int) -> Reading:
+        in_sight = standing([note for _, note in found[at]])[-SIGHT:]
+        return Reading(task=tasks[at], notes=tuple(note.text for note in in_sight), exchange=left[at][-1][0])
+
+    def then(at: int, lines: Sequence[str]) -> Reading | None:
+        text, message = left[at].pop()
+        found[at] += [(message, note) for note in checked(lines, text)]
+        on_part()
+        return reading(at) if left[at] else None
+
+    writer.write_along([reading(at) for at in range(len(transcripts))], then)
     read, written = writer.read / max(1, writer.given), writer.written / max(1, writer.given)
     return [Noting(tuple(notes), read, written) for notes in found]
 
