@@ -11,7 +11,7 @@ writer      fold(k): states are the notes of a writer, which reads each exchange
 
 A state has as many tokens in both. Warm: a call reads from the cache what it shares with the call before. Cold: it
 reads nothing, as where a person answers between calls. Tokens are estimates; the writer's are priced by --writer-price,
-what a model of 7B costs a million, and are those that a writer of 135M measured: 2 tokens read for each, 0.15 written.
+what a model of 7B costs a million, and as many as a writer of 135M took: 1.65 read for each, 0.25 written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mem1.prices import PRICE_CLASSES, PriceClass, cost_of
 
 CLASSES = ("hosted-90", "hosted-50", "open-weights")
 STATE = 1_000
-READ, WRITTEN = 2.0, 0.15
+READ, WRITTEN = 1.65, 0.25
 MEMORIES = ("full", "own", "writer")
 
 

@@ -261,3 +261,9 @@ def test_the_name_of_a_call_is_one_that_providers_take_back(written: str, name: 
 def test_a_token_that_ends_a_message_is_no_text_behind_a_call(end: str):
     text = f"<tool_call>{SEARCH}</tool_call>\n</tool_call>{end}"
     assert calls_in(text, TOOLS).text == "" and len(calls_in(text, TOOLS).calls) == 1
+
+
+def test_nobody_is_warned_of_what_a_model_wrote(recwarn: pytest.WarningsRecorder):
+    for text in ("[1and 2, 0x1for]", "run(limit=1and 2)", "[run(limit=7in)]", "{'a': 1or 2}"):
+        calls_in(text, {})
+    assert not recwarn.list

@@ -12,6 +12,7 @@ import ast
 import json
 import re
 import string
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ def value_at(body: str, at: int) -> tuple[Any, int]:
         if at or len(body) > _LONGEST or body[:1] not in ("{", "["):
             raise
         try:
-            return ast.literal_eval(body), len(body)
+            return ast.literal_eval(_parsed(body)), len(body)
         except (SyntaxError, MemoryError) as error:
             raise ValueError("neither JSON nor Python") from error
 
@@ -212,7 +213,7 @@ def of_python(body: str) -> Iterator[TextCall]:
     """[search(query="Oslo")], as Llama 4 writes it, and Gemma without the brackets."""
     if len(body) > _LONGEST or not body.endswith((")", ")]")):
         raise ValueError("no call")
-    tree = ast.parse(body, mode="eval").body
+    tree = _parsed(body).body
     for call in tree.elts if isinstance(tree, ast.List) else [tree]:
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "print" and len(call.args) == 1:
             call = call.args[0]
@@ -220,6 +221,13 @@ def of_python(body: str) -> Iterator[TextCall]:
             raise ValueError("no call")
         values = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         yield TextCall(ast.unparse(call.func), json.dumps(values, ensure_ascii=False))
+
+
+def _parsed(body: str) -> ast.Expression:
+    """What a model wrote as Python, of which nobody wants to be warned. Raises SyntaxError for anything else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(body, mode="eval")
 
 
 def unfenced(text: str) -> str:
