@@ -1298,7 +1298,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if part is task or part.end <= since:", "if part.end <= since:"),
         ("part.end > end and any", "any"),
         ("if part and size + estimated", "if size + estimated"),
-        ("oldest(at_most, tokens) or rest[: max(1, tokens // 3)]", "oldest(at_most, tokens) or rest"),
+        ("oldest(rest, tokens) or beginning(rest, tokens) or rest[0]", "oldest(rest, tokens) or rest"),
     ),
     ("net/failover.py", ("engines/test_openai.py",)): (
         (

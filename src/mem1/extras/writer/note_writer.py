@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mem1.engines.base import Completion, Request, Sampling, Streaming
+from mem1.engines.base import Completion, Engine, Request, Sampling, Streaming
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Device
 from mem1.errors import UserError
@@ -31,7 +31,7 @@ _COMPLETION = 120
 class NoteWriter:
     """Writes notes with a policy that was trained to."""
 
-    def __init__(self, codec: Codec, tags: Tags, engine: Streaming) -> None:
+    def __init__(self, codec: Codec, tags: Tags, engine: Engine) -> None:
         """Raises UserError for tags without notes, which are those of another policy."""
         if tags.note is None:
             raise UserError("the policy was not trained to write notes; do it with mem1 train smollm2/writer-start")
@@ -79,8 +79,14 @@ class NoteWriter:
                     following.append(request(asked.key, reading))
             return following
 
-        first = [request(place, reading) for place, reading in enumerate(readings)]
-        self._engine.stream(first, follow, sampling=Sampling(temperature=0.0))
+        waiting, sampling = [request(*one) for one in enumerate(readings)], Sampling(temperature=0.0)
+        if isinstance(self._engine, Streaming):
+            self._engine.stream(waiting, follow, sampling=sampling)
+            return
+        while waiting:  # an engine that takes a batch at a time
+            contexts, limits = [one.context for one in waiting], [one.max_tokens for one in waiting]
+            done = self._engine.complete(contexts, max_tokens=limits, sampling=sampling)
+            waiting = follow(list(zip(waiting, done, strict=True)))
 
     def _context(self, reading: Reading) -> tuple[int, ...]:
         tags, codec = self._tags, self._codec
