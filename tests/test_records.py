@@ -60,6 +60,7 @@ TRAJECTORY = Trajectory(
 def test_a_record_holds_every_field():
     record = json.loads(json.dumps({"version": 3, **dataclasses.asdict(TRAJECTORY)}))
     assert record["task"].pop("scorer") == "", "the default is not written"
+    assert [question.pop("read_at") for question in record["task"]["questions"]] == [None] * len(TASK.questions)
     assert json.loads(json.dumps(trajectory_to_json(TRAJECTORY))) == record
 
 
@@ -70,6 +71,12 @@ def test_a_trajectory_written_as_a_line_of_json_reads_back_equal():
     assert again.turns[0].completion_spans == {"state": (0, 1), "action": (1, 2)}
     assert again.task is not None
     assert again.task.questions[0].answers == ("Mira Toll", "M. Toll")
+
+
+def test_the_turn_that_reads_what_a_question_is_about_survives_json():
+    task = dataclasses.replace(TASK, questions=(dataclasses.replace(QUESTION, read_at=3),), labels=())
+    record = json.loads(json.dumps(trajectory_to_json(dataclasses.replace(TRAJECTORY, task=task))))
+    assert trajectory_from_json(record).task == task
 
 
 def test_what_a_question_depends_on_survives_json_and_a_record_without_it_depends_on_nothing():

@@ -341,9 +341,14 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
-    """A plain dict for JSON, without labels where they are 1 to N, and without the scorer that is the default."""
+    """A plain dict for JSON, without labels where they are 1 to N, the scorer that is the default, and turns that the
+    environment does not fix."""
     fields = {name: value for name, value in _fields(task).items() if name not in ("labels", "scorer") or value}
-    return {**fields, "questions": [_fields(question) for question in task.questions]}
+    return {**fields, "questions": [_question_to_json(question) for question in task.questions]}
+
+
+def _question_to_json(question: Question) -> dict[str, Any]:
+    return {name: value for name, value in _fields(question).items() if name != "read_at" or value is not None}
 
 
 def task_from_json(record: Mapping[str, Any]) -> Task:
