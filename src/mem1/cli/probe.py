@@ -109,11 +109,15 @@ def command(
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
     write = None if base_url is None or model is None else served(base_url, model)
     given = _given(transcripts, kind or _KINDS, split, count, exchanges, corpus, repository)
-    cells = itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,)))
-    notings = None if writer is None else _read(writer, given, chosen_device(invocation, device or "auto"))
-    if notings is not None:
+    cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))
+    notings = None
+    if writer is None:
+        _check(chosen, given, cells, write)
+    else:
+        _check([name for name in chosen if name != TRAINED], given, cells, write)
         chosen = tuple(dict.fromkeys((*chosen, TRAINED)))
-    taken = _taken(chosen, given, list(cells), write, write if model_reads else None, notings)
+        notings = _read(writer, given, chosen_device(invocation, device or "auto"))
+    taken = _taken(chosen, given, cells, write, write if model_reads else None, notings)
     found = rows(taken)
     by_kind = {name: rows([one for one in taken if one.kind == name]) for name in dict.fromkeys(t.kind for t in given)}
     if plot is not None:
@@ -161,6 +165,18 @@ def _given(
     return made
 
 
+def _check(
+    names: Sequence[str], transcripts: Sequence[Transcript], cells: Sequence[tuple[float, int]], write: Write | None
+) -> None:
+    """Raises UserError for a mistake, before a model reads for minutes and anything runs."""
+    from mem1.extras.probe.exam import check_cycles, compressor_of
+    from mem1.extras.probe.pieces import START
+
+    for name in names:
+        compressor_of(name, transcripts[0].messages[:START], 1_000, write)
+    check_cycles(transcripts, max(cycles for _, cycles in cells))
+
+
 def _taken(
     names: Sequence[str],
     transcripts: Sequence[Transcript],
@@ -169,12 +185,8 @@ def _taken(
     reads: Write | None,
     notings: Sequence[Noting] | None,
 ) -> list[Taken]:
-    from mem1.extras.probe.exam import check_cycles, compressor_of, examine
-    from mem1.extras.probe.pieces import START
+    from mem1.extras.probe.exam import examine
 
-    for name in names:  # a mistake is found before anything runs
-        compressor_of(name, transcripts[0].messages[:START], 1_000, write, None if notings is None else notings[0])
-    check_cycles(transcripts, max(cycles for _, cycles in cells))
     found: list[Taken] = []
     with stopped_while("probing"), bars(stderr()) as progress:
         bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(cells), note="")

@@ -230,6 +230,8 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (("folds(3)", "--writer", "nowhere"), "unknown memory 'folds(3)'"),  # before a writer reads for minutes
+        (("trained-writer",), "trained-writer needs one: give its folder by --writer"),
         (("folds(3)",), "unknown memory 'folds(3)' (did you mean fold(3)?); known: recency, without-results"),
         (("--base-url", "http://127.0.0.1:9/v1"), "--base-url and --model go together"),
         (("--model-reads",), "--model-reads needs a model"),
