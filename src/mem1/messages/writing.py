@@ -231,13 +231,13 @@ class Desk:
         earlier = list(map(WrittenNote, _notes(before)))
         new: list[WrittenNote] = []
         for part in parts_of(unread.lines, PART_TOKENS):
-            shown = [note.text for note in standing([*earlier, *new])[-SIGHT:]]
-            lines = self._writer.write(Reading(task=unread.task, notes=tuple(shown), exchange=part))
+            notes = in_sight([*earlier, *new])
+            lines = self._writer.write(Reading(task=unread.task, notes=notes, exchange=part))
             if isinstance(lines, str):
                 raise TypeError("a writer returns a list of lines; this one returned a text")
             new += checked([line for line in islice(lines, _MOST) if len(line) <= _LONGEST], part)
-        notes = [note.text for note in new if state_in(note.text, self._form)[0] == note.text]  # no calls, no thoughts
-        return Page(unread.key, unread.until, tuple(notes), before)
+        kept = [note.text for note in new if state_in(note.text, self._form)[0] == note.text]  # no calls, no thoughts
+        return Page(unread.key, unread.until, tuple(kept), before)
 
     def _newest(self, keys: Sequence[str]) -> Page | None:
         """The last page of a conversation, kept if it was not, or as it was kept."""
@@ -268,6 +268,11 @@ class Desk:
         for key, until, notes in reversed(kept):
             page = self._pages[key] = Page(key, until, notes, page)
         return page
+
+
+def in_sight(notes: Sequence[WrittenNote]) -> tuple[str, ...]:
+    """What a writer is shown of the notes so far."""
+    return tuple([note.text for note in standing(notes)[-SIGHT:]])
 
 
 def lines_of(parts: Iterable[Part], form: Form) -> Iterator[str]:

@@ -22,11 +22,9 @@ LASTING = " !"
 
 @dataclass(frozen=True, slots=True)
 class WrittenNote:
-    """A note, and what it is about."""
+    """A note, read for what a budget and later notes do with it."""
 
     text: str
-    source: str = ""
-    """The text that it was written about."""
 
     @property
     def lasting(self) -> bool:
@@ -47,7 +45,7 @@ def checked(lines: Iterable[str], source: str) -> Iterator[WrittenNote]:
         lasting = line.rstrip().endswith(LASTING)
         note = verified(line.rstrip().removesuffix(LASTING), about)
         if note:
-            yield WrittenNote(f"{note}{LASTING if lasting else ''}", source)
+            yield WrittenNote(f"{note}{LASTING if lasting else ''}")
 
 
 def standing(notes: Sequence[WrittenNote]) -> list[WrittenNote]:

@@ -18,13 +18,15 @@ def must_answer(tags: Tags, context: str) -> bool:
     return context.rstrip().endswith(f"<{tags.action_tags[ANSWER]}>")
 
 
-def completion(tags: Tags, context: str, *, state: str, notes: Sequence[str], query: str, answers: str) -> str:
-    """State, notes and a search, or the answers if `query` is empty. Notes are left out where the tags have none."""
+def completion(tags: Tags, context: str, *, state: str | None, notes: Sequence[str], query: str, answers: str) -> str:
+    """State, notes and a search, or the answers if `query` is empty. Notes are left out where the tags have none, and
+    so is a state that is None."""
     answer, search = tags.action_tags[ANSWER], tags.action_tags[SEARCH]
     if must_answer(tags, context):
         return f" {answers} </{answer}>"
     if context.rstrip().endswith(f"<{SUMMARY}>"):
-        return f" {state} </{SUMMARY}>"
+        return f" {state or ''} </{SUMMARY}>"
     noted = "" if tags.note is None else "".join(f"<{tags.note}> {note} </{tags.note}> " for note in notes)
     action = f"<{search}> {query} </{search}>" if query else f"<{answer}> {answers} </{answer}>"
-    return f"<{tags.state}> {state} </{tags.state}> {noted}{action}"
+    thought = "" if state is None else f"<{tags.state}> {state} </{tags.state}> "
+    return f"{thought}{noted}{action}"

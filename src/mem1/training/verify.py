@@ -168,10 +168,9 @@ def _half_check(
     model: PreTrainedModel, attempts: Sequence[Sequence[Trajectory]], *, temperature: float, attention: Backend
 ) -> Check:
     copied = copy.deepcopy(model).bfloat16()
-    alone = [[t] for of_task in attempts for t in of_task]
+    alone = [[t] for t in chain.from_iterable(attempts)]
     sampled = compute(copied, alone, temperature=temperature, packed=False)
-    placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), half=True)
-    with placement.passes(model):
+    with replace(_placed(model, attention), half=True).passes(model):
         trained = compute(model, attempts, temperature=temperature, packed=True, attention=attention)
     return half_check(trained.logprobs_M, sampled.logprobs_M)
 
@@ -285,11 +284,15 @@ def _changes(groups: Sequence[Group], pack_tokens: int, *, cuts: bool) -> Iterat
     yield Change("more contexts", explanation, more, pack_tokens, made)
 
 
+def _placed(model: PreTrainedModel, attention: Backend) -> Placement:
+    """One process, on the model's device."""
+    return Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
+
+
 def _gradient(model: PreTrainedModel, groups: Sequence[Group], config: Rl, attention: Backend) -> list[Tensor]:
     """The gradient of one optimiser step, for all networks."""
     model.zero_grad(set_to_none=True)
-    placement = Placement(ranks=Ranks(device=Device(name=str(model.device), at=model.device)), attention=attention)
-    networks = ActorCritic.make(config, model, placement=placement)
+    networks = ActorCritic.make(config, model, placement=_placed(model, attention))
     if networks.critic is not None:
         networks.critic.to(model.dtype)
         weight = networks.critic.head.weight

@@ -11,8 +11,8 @@ from probed import jobs
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
-from mem1.extras.probe.pieces import Piece, pieces_of
-from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, exchanges, parts, served
+from mem1.extras.probe.pieces import Piece, exchanges, pieces_of
+from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, parts, served
 from mem1.messages.bounds import estimated
 from mem1.net.failover import Retry
 

@@ -14,7 +14,7 @@ from mem1.extras.probe.exam import examine
 from mem1.extras.probe.kinds import Settings, make_transcript
 from mem1.extras.probe.readings import TRAINED
 from mem1.extras.writer.note_writer import NoteWriter, notes_in
-from mem1.extras.writer.reading import NoteExpert
+from mem1.extras.writer.reading import Excerpt, NoteExpert
 from mem1.extras.writer.transcripts import number_of_parts, read_all
 from mem1.messages.writing import Reading
 from mem1.policy.policy import Policy
@@ -65,7 +65,7 @@ def test_a_writer_sees_the_tokens_that_it_was_trained_on():
 
 def test_whole_transcripts_are_read_once_and_examined_at_any_budget():
     transcripts = [make_transcript(kind, "test", 0, Settings(exchanges=20)) for kind in ("atlas", "office")]
-    whole = [READ.model_copy(update={"exchanges": 20}).excerpt_of(one) for one in transcripts]
+    whole = [Excerpt(one, 0, 20, READ.part_tokens) for one in transcripts]
     engine = Careful(NoteExpert(TAGS, {note for one in whole for note in one.noted_parts(TAGS)}))
     counted: list[None] = []
     notings = read_all(NoteWriter(CODEC, TAGS, engine), transcripts, lambda: counted.append(None))

@@ -27,7 +27,7 @@ from mem1.extras.probe.readers import Extractive, is_right, served_answer
 from mem1.extras.probe.readings import TRAINED, Noted, Noting
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact, Transcript
-from mem1.extras.probe.writers import WRITTEN, Counting, Write, exchanges
+from mem1.extras.probe.writers import WRITTEN, Counting, Write
 from mem1.memory import STATE, memory_policy
 from mem1.memory.policies import POLICIES
 from mem1.messages.bounds import estimated
@@ -188,7 +188,7 @@ def check_cycles(transcripts: Sequence[Transcript], cycles: int) -> None:
 
 def _rounds(transcript: Transcript, cycles: int) -> list[list[Piece]]:
     """Its pieces in so many parts of equally many exchanges."""
-    parts = list(exchanges(transcript.pieces))
+    parts = transcript.exchanges
     if len(parts) < cycles:
         raise UserError(f"{cycles} cycles need as many exchanges; the transcript has {len(parts)}")
     borders = [len(parts) * at // cycles for at in range(cycles + 1)]

@@ -10,7 +10,7 @@ The system message and the task are no pieces: every memory keeps them as they a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -58,6 +58,18 @@ def pieces_of(messages: Sequence[Mapping[str, Any]], start: int = START) -> tupl
         if at >= start:
             found.append(piece)
     return tuple(found)
+
+
+def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """The model's turn with the results of its calls, and what the user says behind them."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if piece.role == "said" and found:
+            yield found
+            found = []
+        found.append(piece)
+    if found:
+        yield found
 
 
 def newest(text: str, tokens: int) -> str:

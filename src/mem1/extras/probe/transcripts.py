@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.pieces import START, Piece, pieces_of
+from mem1.extras.probe.pieces import START, Piece, exchanges, pieces_of
 from mem1.jsonl import read_objects
 from mem1.messages import check
 from mem1.messages.exact import Source
@@ -81,6 +81,11 @@ class Transcript:
     def pieces(self) -> tuple[Piece, ...]:
         """Its messages behind the task, as text."""
         return pieces_of(self.messages)
+
+    @cached_property
+    def exchanges(self) -> list[list[Piece]]:
+        """Its pieces by exchange."""
+        return list(exchanges(self.pieces))
 
     @cached_property
     def source(self) -> Source:

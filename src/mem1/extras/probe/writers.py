@@ -17,7 +17,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Compressor, Kept
-from mem1.extras.probe.pieces import Piece, newest
+from mem1.extras.probe.pieces import Piece, exchanges, newest
 from mem1.messages.bounds import estimated, oldest, tokens_of
 from mem1.messages.exact import Source, verified
 from mem1.messages.writing import parts_of
@@ -106,18 +106,6 @@ WRITTEN: Mapping[str, Callable[[Write], Compressor]] = {
     "writer": NoteWriter,
 }
 """By the names that `mem1 probe` takes."""
-
-
-def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The model's turn with the results of its calls, and what the user says behind them."""
-    found: list[Piece] = []
-    for piece in pieces:
-        if piece.role == "said" and found:
-            yield found
-            found = []
-        found.append(piece)
-    if found:
-        yield found
 
 
 def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mem1.extras.probe.pieces import Piece, Role, pieces_of
-from mem1.extras.probe.writers import exchanges, parts
+from mem1.extras.probe.pieces import Piece, Role, exchanges, pieces_of
+from mem1.extras.probe.writers import parts
 from mem1.messages.forms import form_of
-from mem1.messages.transcript import Exchange, said, texts
+from mem1.messages.transcript import Exchange, texts
+from mem1.messages.writing import lines_of
 
 Message = Mapping[str, Any]
 History = Sequence[Piece | str]
@@ -60,14 +61,9 @@ def of_responses(items: Sequence[Message], replies: Iterable[str]) -> History:
     form = form_of("responses")
     pieces: list[Piece] = []
     for at, part in enumerate(form.read(items).parts):
-        if not isinstance(part, Exchange):
-            pieces.append(Piece("user", f"[user] {texts(part.message.get('content'))}", at))
-            continue
-        calls = [f"{call.name}({call.arguments})" for call in part.calls]
-        pieces.append(Piece("said", f"[assistant] {' '.join(filter(None, (said(part), *calls)))}", at))
-        for result in part.results:
-            text = f"[result of {result.call.name}] {texts(form.content_of(result))}"
-            pieces.append(Piece("result", text, at))
+        first, *results = lines_of([part], form)
+        pieces.append(Piece("said" if isinstance(part, Exchange) else "user", first, at))
+        pieces += [Piece("result", text, at) for text in results]
     return list(_cut(pieces, replies))
 
 

@@ -22,7 +22,8 @@ from mem1.messages.writing import Reading
 from mem1.policy.folders import policy_folder
 from mem1.policy.policy import load_policy
 from mem1.policy.protocol import Known
-from mem1.protocol import SEARCH, Tags, blocks, observation
+from mem1.protocol import Tags, blocks, observation
+from mem1.tasks.completions import completion
 
 _COMPLETION = 120
 """Longest completion, in tokens."""
@@ -69,12 +70,12 @@ class NoteWriter:
 
         def follow(done: Sequence[tuple[Request, Completion]]) -> list[Request]:
             following: list[Request] = []
-            for asked, completion in done:
-                if completion.failed is not None:
-                    raise UserError(f"the writer's model failed: {completion.failed}")
+            for asked, sampled in done:
+                if sampled.failed is not None:
+                    raise UserError(f"the writer's model failed: {sampled.failed}")
                 self.read += len(asked.context)
-                self.written += len(completion.token_ids)
-                notes = notes_in(self._codec.decode(completion.token_ids), self._tags)
+                self.written += len(sampled.token_ids)
+                notes = notes_in(self._codec.decode(sampled.token_ids), self._tags)
                 if (reading := then(asked.key, notes)) is not None:
                     following.append(request(asked.key, reading))
             return following
@@ -90,9 +91,7 @@ class NoteWriter:
 
     def _context(self, reading: Reading) -> tuple[int, ...]:
         tags, codec = self._tags, self._codec
-        noted = "".join(f"<{tags.note}> {note} </{tags.note}> " for note in reading.notes)
-        search = tags.action_tags[SEARCH]
-        asked = codec.encode(f"{noted}<{search}> {NEXT} </{search}>")
+        asked = codec.encode(completion(tags, "", state=None, notes=reading.notes, query=NEXT, answers=""))
         _, tagged = observation(reading.exchange, 1, tags)
         (shown,) = codec.encode_each_untrusted([tagged], tags)
         self.given += len(shown)

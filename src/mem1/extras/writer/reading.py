@@ -35,15 +35,16 @@ from mem1.extras.probe.kinds import Split as Part
 from mem1.extras.probe.pieces import Piece
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
 from mem1.extras.probe.transcripts import Fact, Transcript
-from mem1.extras.probe.writers import exchanges, parts
+from mem1.extras.probe.writers import parts
 from mem1.memory.notes import NOTES
 from mem1.messages.bounds import oldest
 from mem1.messages.exact import Source
 from mem1.messages.transcript import texts
 from mem1.messages.writing import PART_TOKENS
 from mem1.messages.written import WrittenNote, within
-from mem1.protocol import ANSWER, SEARCH, Tags, strip_markup
+from mem1.protocol import SEARCH, Tags, strip_markup
 from mem1.records import Question, Task
+from mem1.tasks.completions import completion
 from mem1.tasks.compose import Split
 
 NEXT, END = "next", "The work ends here."
@@ -104,18 +105,15 @@ class ReadingTasks(TasksConfig):
         kind, part, number, first, last = task.id.split("/")
         if part not in get_args(Part):
             raise UserError(f"task {task.id!r} is not one of these")
-        settings = Settings(exchanges=self.exchanges, corpus=self.corpus, repository=self.repository)
-        return _excerpt(kind, part, int(number), int(first), int(last), self.part_tokens, settings)  # type: ignore[arg-type]
-
-    def excerpt_of(self, transcript: Transcript) -> Excerpt:
-        """The whole of a transcript."""
-        return Excerpt(transcript, 0, len(list(exchanges(transcript.pieces))), self.part_tokens)
+        return _excerpt(kind, part, int(number), int(first), int(last), self.part_tokens, self._settings)  # type: ignore[arg-type]
 
     def transcript(self, kind: str, part: Part, number: int) -> Transcript:
         """The transcript of this number. Raises UserError as `make_transcript` does."""
-        return _transcript(
-            kind, part, number, Settings(exchanges=self.exchanges, corpus=self.corpus, repository=self.repository)
-        )
+        return _transcript(kind, part, number, self._settings)
+
+    @property
+    def _settings(self) -> Settings:
+        return Settings(exchanges=self.exchanges, corpus=self.corpus, repository=self.repository)
 
     def turns(self, objectives: int) -> int:
         return 3 * objectives + 3
@@ -147,7 +145,7 @@ class Excerpt:
 
     @cached_property
     def exchanges(self) -> list[list[Piece]]:
-        return list(exchanges(self.transcript.pieces))[self.first : self.last]
+        return self.transcript.exchanges[self.first : self.last]
 
     @cached_property
     def parts(self) -> list[tuple[str, list[Piece]]]:
@@ -210,7 +208,7 @@ class _Readings(TaskSource):
 
     def _task(self, kind: str, part: Part, number: int, objectives: int, random: Random) -> Task:
         transcript = self.config.transcript(kind, part, number)
-        size = len(list(exchanges(transcript.pieces)))
+        size = len(transcript.exchanges)
         for start in itertools.chain([random.randrange(size)], range(size)):
             for last in range(start + 1, size + 1):
                 excerpt = Excerpt(transcript, start, last, self.config.part_tokens)
@@ -281,8 +279,5 @@ class NoteExpert:
         tags = self._tags
         shown = context.rpartition(f"<{tags.result}>")[2] if f"<{tags.result}>" in context else ""
         shown = " ".join(shown.removesuffix(f"</{tags.result}>").split())
-        if shown == END:
-            return f"<{tags.action_tags[ANSWER]}> {NOTES} </{tags.action_tags[ANSWER]}>"
-        notes = self._noted.get(shown, ())
-        written = "".join(f"<{tags.note}> {note} </{tags.note}> " for note in notes)
-        return f"{written}<{tags.action_tags[SEARCH]}> {NEXT} </{tags.action_tags[SEARCH]}>"
+        notes, query = self._noted.get(shown, ()), "" if shown == END else NEXT
+        return completion(tags, context, state=None, notes=notes, query=query, answers=NOTES)

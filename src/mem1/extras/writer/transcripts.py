@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from mem1.extras.probe.readings import Noting
 from mem1.extras.probe.transcripts import Transcript
-from mem1.extras.probe.writers import exchanges, parts
+from mem1.extras.probe.writers import parts
 from mem1.extras.writer.note_writer import NoteWriter
 from mem1.messages.transcript import texts
-from mem1.messages.writing import PART_TOKENS, SIGHT, Reading
-from mem1.messages.written import WrittenNote, checked, standing
+from mem1.messages.writing import PART_TOKENS, Reading, in_sight
+from mem1.messages.written import WrittenNote, checked
 
 
 def number_of_parts(transcripts: Sequence[Transcript]) -> int:
@@ -30,8 +30,8 @@ def read_all(
     tasks = [texts(transcript.messages[1].get("content")) for transcript in transcripts]
 
     def reading(at: int) -> Reading:
-        in_sight = standing([note for _, note in found[at]])[-SIGHT:]
-        return Reading(task=tasks[at], notes=tuple(note.text for note in in_sight), exchange=left[at][-1][0])
+        notes = in_sight([note for _, note in found[at]])
+        return Reading(task=tasks[at], notes=notes, exchange=left[at][-1][0])
 
     def then(at: int, lines: Sequence[str]) -> Reading | None:
         text, message = left[at].pop()
@@ -46,4 +46,4 @@ def read_all(
 
 def _parts(transcript: Transcript) -> list[tuple[str, int]]:
     """(text, index of the last message of its exchange) of what is read at a time."""
-    return [(text, one[-1].message) for one in exchanges(transcript.pieces) for text in parts(one, PART_TOKENS)]
+    return [(text, one[-1].message) for one in transcript.exchanges for text in parts(one, PART_TOKENS)]
