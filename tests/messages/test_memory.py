@@ -245,14 +245,15 @@ def _own(prices: Prices) -> PriceClass:
 SIZES = Sizes(prompt=3_000, exchange=1_650, action=150, state=500)
 
 
+@pytest.mark.parametrize("writer", [False, True])
 @pytest.mark.parametrize("name", PRICE_CLASSES)
-def test_the_best_k_is_the_cheapest_of_a_long_run_played_call_by_call(name: str):
+def test_the_best_k_is_the_cheapest_of_a_long_run_played_call_by_call(name: str, writer: bool):
     from mem1.messages.cost import _costs
 
     prices = PRICE_CLASSES[name].prices
-    totals = {k: sum(_costs(SIZES, prices, PrefixCache(), k)) for k in range(1, 40)}
+    totals = {k: sum(_costs(SIZES, prices, PrefixCache(), k, writer)) for k in range(1, 40)}
     cheapest = min(totals, key=lambda k: totals[k])
-    assert abs(best_k(SIZES, prices) - cheapest) <= max(1, 0.15 * cheapest)
+    assert abs(best_k(SIZES, prices, writer=writer) - cheapest) <= max(1, 0.15 * cheapest)
 
 
 def test_folding_pays_from_some_exchange_on_or_never():
@@ -262,6 +263,18 @@ def test_folding_pays_from_some_exchange_on_or_never():
     k = round(best_k(SIZES, dear))
     turn = break_even(SIZES, dear, PrefixCache(), k)
     assert turn is not None and k < turn < 4 * k + 5 < HORIZON
+
+
+@pytest.mark.parametrize("name", PRICE_CLASSES)
+def test_states_by_a_writer_pay_earlier_and_are_made_more_often(name: str):
+    prices, cache = PRICE_CLASSES[name].prices, PRICE_CLASSES[name].cache
+    own, by_writer = (round(best_k(SIZES, prices, writer=writer)) for writer in (False, True))
+    assert by_writer < own
+    turns = [break_even(SIZES, prices, cache, k, writer=writer) for k, writer in ((own, False), (by_writer, True))]
+    assert turns[1] is not None and (turns[0] is None or turns[1] < turns[0])
+    messages = [TASK, *(message for number in range(1, 9) for message in call(number))]
+    said = [Memory("fold(auto)", prices=name, **given).advice(messages) for given in ({}, {"writer": Model()})]
+    assert said[0] != said[1]
 
 
 def test_a_memory_without_a_writer_appends_and_says_so_nowhere_else():

@@ -28,6 +28,11 @@ class Running:
     upstream: Upstream
     url: str
     proxy: Proxy
+    memories: list[Memory]
+
+    def written(self) -> bool:
+        """Whether the writer has read all that it was given, after waiting for it."""
+        return all([memory.flush(30) for memory in self.memories])
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         """A body that is no dictionary is sent as it is."""
@@ -55,15 +60,17 @@ def running(
     """`wrong`: the test sends what the API refuses; otherwise nothing may be refused, not even where the proxy then
     sends the request whole."""
     upstream = Upstream(behave) if behave else Upstream()
+    memories: list[Memory] = []
 
     def memory_of(form: str, on_event: Any) -> Memory:
         settings = {"bounds": Bounds(handles=False), "only_if_cheaper": True, **memory}
-        return Memory(policy, form=form, on_event=on_event, **settings)
+        memories.append(Memory(policy, form=form, on_event=on_event, **settings))
+        return memories[-1]
 
     with app_in_a_thread(upstream, accepts=None) as there:
         proxy = Proxy(to_upstream.Upstream(there, state_s=state_s), memory_of, events=events, limits=limits or Limits())
         with app_in_a_thread(proxy, accepts=None) as here:
-            yield Running(upstream, here, proxy)
+            yield Running(upstream, here, proxy, memories)
     assert wrong or upstream.refused == []
 
 

@@ -213,8 +213,7 @@ def _read(folder: Path, transcripts: Sequence[Transcript], device: Device) -> li
     from mem1.extras.writer.note_writer import NoteWriter
     from mem1.extras.writer.transcripts import number_of_parts, read_all
 
-    dtype = "bfloat16" if device.bfloat16 else "float32"
-    writer = NoteWriter.load(folder, workers=device.workers(_WORKERS), device=device, dtype=dtype)
+    writer = NoteWriter.load(folder, workers=device.workers(_WORKERS), device=device)
     with stopped_while("reading"), bars(stderr()) as progress:
         bar = progress.add_task("reading", total=number_of_parts(transcripts), note="")
         return read_all(writer, transcripts, lambda: progress.advance(bar))

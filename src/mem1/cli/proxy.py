@@ -7,11 +7,22 @@ from typing import Annotated
 
 import typer
 
-from mem1.cli.options import AllowHostOption, Fills, HostOption, PortOption, make_folder_of, work_begins
+from mem1.cli.options import (
+    AllowHostOption,
+    DeviceOption,
+    Fills,
+    HostOption,
+    PortOption,
+    chosen_device,
+    make_folder_of,
+    refuse,
+    work_begins,
+)
 from mem1.errors import UserError
 
 
 def command(
+    invocation: typer.Context,
     upstream: Annotated[str, typer.Option(help="The model's server, such as https://api.openai.com/v1.")],
     memory: Annotated[
         str,
@@ -30,6 +41,11 @@ def command(
         int | None,
         typer.Option(min=200, help="Longest prompt; older results, then exchanges are dropped."),
     ] = None,
+    writer: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a policy trained to write notes: it writes the states, not the agent's model."),
+    ] = None,
+    device: DeviceOption = None,
     states: Annotated[Path, typer.Option(help="File that keeps states across restarts.")] = Path("mem1-states.sqlite"),
     events: Annotated[
         Path | None, typer.Option(help="File that gets a JSON line for each fold: tokens, state, what was left out.")
@@ -45,6 +61,7 @@ def command(
     from mem1.cli.progress import say, stderr
     from mem1.memory import Fold, Full, memory_policy
     from mem1.messages import Bounds
+    from mem1.messages.memory import check_takes_notes
     from mem1.prices import price_class
 
     chosen = memory_policy(memory)
@@ -55,6 +72,12 @@ def command(
     from mem1.extras.proxy.upstream import root_of
 
     root_of(upstream)
+    on = None
+    if writer is None:
+        refuse(invocation, "device", because="belongs to --writer")
+    else:
+        check_takes_notes(chosen, memory)
+        on = chosen_device(invocation, device or "auto")
     for file in (states, events):
         if file is not None:
             make_folder_of(file)
@@ -66,11 +89,17 @@ def command(
             "warning",
         )
     console = stderr()
+    loaded = None
+    if writer is not None and on is not None:
+        from mem1.extras.writer.note_writer import NoteWriter
+
+        loaded = NoteWriter.load(writer, device=on)
     done = serve(
         upstream,
         memory,
         prices=known,
         bounds=Bounds(state=state_tokens, result=result_tokens, prompt=prompt_tokens, handles=False),
+        writer=loaded,
         states=states,
         events=events,
         host=host,
@@ -83,8 +112,10 @@ def command(
     tokens = (
         f"{done.states.prompt_tokens:,} + {done.states.output_tokens:,} tokens, {done.states.cached_tokens:,} cached"
     )
+    wrote = f"{done.states.calls:,} states ({tokens})"
+    if loaded is not None:
+        wrote = f"the writer read {loaded.read:,} tokens and wrote {loaded.written:,}"
     console.print(
-        f"Stopped. {done.requests:,} requests, {done.folded:,} folded, {done.unchanged:,} in doubt; "
-        f"{done.states.calls:,} states ({tokens}).",
+        f"Stopped. {done.requests:,} requests, {done.folded:,} folded, {done.unchanged:,} in doubt; {wrote}.",
         soft_wrap=True,
     )

@@ -118,7 +118,6 @@ def writer(
     token_env: _TokenOption = None,
     workers: _WorkersOption = 1,
     device: DeviceOption = None,
-    dtype: DtypeOption = None,
 ) -> None:
     """Serve a memory writer as the model that a product asks for summaries, by OpenAI's protocol.
 
@@ -134,7 +133,7 @@ def writer(
     work_begins()
     for note in on.few_workers(workers):
         console.print(note, markup=False, soft_wrap=True)
-    loaded = NoteWriter.load(folder, workers=on.workers(workers), device=on, dtype=dtype or "auto")
+    loaded = NoteWriter.load(folder, workers=on.workers(workers), device=on)
     serve(
         loaded,
         name=name,

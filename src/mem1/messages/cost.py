@@ -2,9 +2,11 @@
 
 Sizes of a conversation in tokens: prompt P (tools, system, task), exchange a, state s, request for a state q. Prices
 relative to a fresh token: cached rho, write w, output gamma. For a state, every k exchanges, the model is called once
-more; then the state and the exchange that stays are written to the cache again:
+more, then the state and the exchange that stays are written to the cache again. Where a writer beside it makes the
+states, that exchange was not in the cache before:
 
     per state      s (w + gamma - rho) + rho P + q + (w - rho) a                                   = F
+    by a writer    s (w - rho)                                                                     = F
     per exchange   rho a (k - 1) / 2 for reading the exchanges since the last state again
     best k         sqrt(2 F / (rho a)), where the sum F / k + rho a (k - 1) / 2 is smallest
 
@@ -62,25 +64,34 @@ def measured(transcript: Transcript, form: Form, bounds: Bounds) -> Sizes:
     )
 
 
-def best_k(sizes: Sizes, prices: Prices) -> float:
-    """Exchanges between two states at which a long run is cheapest, at least 1; infinite where caches are free."""
+def best_k(sizes: Sizes, prices: Prices, *, writer: bool = False) -> float:
+    """Exchanges between two states at which a long run is cheapest, at least 1; infinite where caches are free.
+
+    `writer`: a writer beside the model makes the states, whose own cost is not counted.
+    """
     per_exchange = prices.cached * sizes.exchange
     if per_exchange <= 0:
         return math.inf
-    state = sizes.state * (prices.write + prices.output - prices.cached) + prices.cached * sizes.prompt
-    kept = (prices.write - prices.cached) * sizes.exchange
-    return max(1.0, math.sqrt(2 * (state + kept + prices.fresh * REQUEST_TOKENS) / per_exchange))
+    state = sizes.state * (prices.write - prices.cached)
+    if not writer:
+        again = (prices.write - prices.cached) * sizes.exchange
+        asked = sizes.state * prices.output + prices.cached * sizes.prompt + prices.fresh * REQUEST_TOKENS
+        state += again + asked
+    return max(1.0, math.sqrt(2 * state / per_exchange))
 
 
-def break_even(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int) -> int | None:
-    """Exchanges from which on folding every `k` is cheaper than appending; None: not within `HORIZON`."""
-    appended = list(accumulate(_costs(sizes, prices, cache, None)))
-    folding = list(accumulate(_costs(sizes, prices, cache, k)))
+def break_even(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int, *, writer: bool = False) -> int | None:
+    """Exchanges from which on folding every `k` is cheaper than appending; None: not within `HORIZON`.
+
+    `writer`: as in `best_k`.
+    """
+    appended = list(accumulate(_costs(sizes, prices, cache, None, writer)))
+    folding = list(accumulate(_costs(sizes, prices, cache, k, writer)))
     dearer = [turn for turn, (a, f) in enumerate(zip(appended, folding, strict=True), start=1) if f >= a]
     return None if dearer[-1:] == [HORIZON] else (dearer[-1] if dearer else 0) + 1
 
 
-def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> Iterator[float]:
+def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None, writer: bool) -> Iterator[float]:
     """Cost of each exchange, in the unit of the prices; a state is paid with the exchange before it."""
     context, readable, whole = sizes.prompt, 0.0, 0
 
@@ -95,7 +106,8 @@ def _costs(sizes: Sizes, prices: Prices, cache: PrefixCache, k: int | None) -> I
         context += sizes.exchange
         whole += 1
         if k is not None and whole > k:
-            cost += call(context, sizes.state) + prices.fresh * REQUEST_TOKENS
+            if not writer:
+                cost += call(context, sizes.state) + prices.fresh * REQUEST_TOKENS
             context, whole = sizes.prompt + sizes.state + sizes.exchange, 1
             readable = cache.kept(int(sizes.prompt))
         yield cost

@@ -111,11 +111,8 @@ class Memory:
             raise UserError(
                 "a memory has `write`, the agent's own model, or a `writer` beside it; leave out one of them"
             )
-        if writer is not None and not isinstance(self.policy, Fold | Summary):
-            raise UserError(
-                f"{self.name} has no states that a writer's notes could be; choose constant, fold(k), fold(auto) or "
-                "summary(n)"
-            )
+        if writer is not None:
+            check_takes_notes(self.policy, self.name)
         self._write = write
         self._desk = None if writer is None else Desk(writer, self.form, states)
         self._only_if_cheaper = only_if_cheaper
@@ -236,10 +233,10 @@ class Memory:
         transcript = self.form.read(messages)
         parts, _, _ = without_states(transcript, self.form)
         sizes = self._sizes(transcript._replace(parts=tuple(parts)), beside, known)
-        k = best_k(sizes, self.prices.prices)
+        k = best_k(sizes, self.prices.prices, writer=self._desk is not None)
         if math.isinf(k):
             return "Reading from the cache is free at these prices, so appending is cheaper."
-        return advice(round(k), break_even(sizes, self.prices.prices, self.prices.cache, round(k)))
+        return advice(round(k), self._break_even(sizes, round(k)))
 
     def _begin(
         self,
@@ -318,20 +315,23 @@ class Memory:
         if first and now.exchanges < (now.known.appends or 0):
             return None
         sizes = self._sizes(now.found.conversation, now.beside, now.known)
-        k = best_k(sizes, self.prices.prices)
+        k = best_k(sizes, self.prices.prices, writer=self._desk is not None)
         request = request_for_state(now.found, self.policy, bounds=self.bounds, best_k=k)
         return None if request is not None and first and self._loses(now, sizes, round(k)) else request
 
     def _loses(self, now: Underway, sizes: Sizes, k: int) -> bool:
         """Whether appending is still cheaper after the exchanges so far; tells so once."""
-        assert self.prices is not None
-        turn = break_even(sizes, self.prices.prices, self.prices.cache, k)
+        turn = self._break_even(sizes, k)
         if turn is not None and now.exchanges >= turn:
             return False
         self._learn(now, appends=HORIZON if turn is None else turn)
         if now.known.appends is None:
             self._tell("appends", now, why=advice(k, turn))
         return True
+
+    def _break_even(self, sizes: Sizes, k: int) -> int | None:
+        assert self.prices is not None
+        return break_even(sizes, self.prices.prices, self.prices.cache, k, writer=self._desk is not None)
 
     def _sizes(self, conversation: Transcript, beside: int, known: Known) -> Sizes:
         sizes = measured(conversation, self.form, self.bounds)
@@ -440,6 +440,14 @@ class Memory:
         written = with_state((), state, form=self.form.name) if state else []
         before, after = messages[:number], messages[number:]
         return list(messages) if list(after[:2]) == written else [*before, *written, *after]
+
+
+def check_takes_notes(policy: MemoryPolicy, name: str) -> None:
+    """Raises UserError for a memory that cannot have a writer."""
+    if not isinstance(policy, Fold | Summary):
+        raise UserError(
+            f"{name} has no states that a writer's notes could be; choose constant, fold(k), fold(auto) or summary(n)"
+        )
 
 
 _SHOWN_HERE: ContextVar[Mapping[Memory, Shown]] = ContextVar("mem1_shown_here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from proxies import HTTP, SECRET, body, history, running, task, turn_seen
+from readers import CODEC, TAGS
 from servers import CommandProcess, app_in_a_thread
 from streams import Streams, all_streams
 from terminals import Terminal
@@ -22,6 +24,10 @@ from mem1.extras.proxy import upstream as to_upstream
 from mem1.extras.proxy.app import Proxy
 from mem1.extras.proxy.states import StateFile
 from mem1.messages import Bounds, Memory
+from mem1.policy.policy import Policy
+from mem1.policy.protocol import ResolvedProtocol
+from mem1.policy.tiny_model import new_model
+from mem1.recipe.model import TinyModel
 
 
 def test_states_survive_a_restart_and_their_number_is_bounded(tmp_path: Path):
@@ -57,6 +63,9 @@ def test_a_file_that_is_no_store_of_states_is_named(tmp_path: Path):
         (["--upstream", "http://u:pass@a", "--memory", "full"], "must not contain a password"),
         (["--memory", "full", "--host", "999.9.9.9"], "cannot listen on 999.9.9.9"),
         (["--memory", "full", "--states", "/dev/null/x"], "cannot be made"),
+        (["--memory", "full", "--writer", "nowhere"], "full has no states that a writer's notes could be"),
+        (["--memory", "fold(8)", "--writer", "nowhere"], "nowhere"),
+        (["--memory", "full", "--device", "cpu"], "--device: belongs to --writer"),
     ],
 )
 def test_wrong_arguments_are_explained_on_one_line(
@@ -148,6 +157,23 @@ def test_the_command_serves_until_ctrl_c_and_says_what_it_did(tmp_path: Path):
     assert code == 0 and "Traceback" not in said
     assert "warning: fold(1) changes prompts that the provider has cached" in said
     assert "Stopped. 1 requests, 1 folded, 0 in doubt; 1 states (1,000 + 20 tokens, 900 cached)." in said
+
+
+def test_the_command_reads_with_the_writer_in_a_folder(tmp_path: Path):
+    shape = TinyModel(hidden_size=32, layers=1, heads=2, feed_forward=32, look_back=())
+    model = new_model(shape, vocab_size=CODEC.vocab_size, seed=0)
+    Policy(model, CODEC, speaks=ResolvedProtocol(tags=TAGS)).save(tmp_path / "writer")
+    upstream = Upstream()
+    with app_in_a_thread(upstream) as there:
+        proxy = CommandProcess(
+            "proxy", "--upstream", f"{there}/v1", "--memory", "fold(1)", "--port", "0", "--states", tmp_path / "s",
+            "--writer", tmp_path / "writer",
+        )  # fmt: skip
+        answer = HTTP.post(proxy.address + CHAT, json=body(CHAT, 2))
+        assert answer.headers["mem1-prompt"] == "whole" and upstream.paths == [CHAT]
+        code, said = proxy.stop(signal.SIGINT)
+    assert code == 0 and "Traceback" not in said
+    assert re.search(r"Stopped\. 1 requests, 0 folded, 0 in doubt; the writer read [\d,]+ tokens", said)
 
 
 def test_many_streams_at_a_time_arrive_as_they_were_sent():

@@ -38,6 +38,7 @@ from mem1.extras.proxy.upstream import Headers, Upstream, passed_back, passed_on
 from mem1.messages import Bounds, Event, Memory
 from mem1.messages.sessions import Latest
 from mem1.messages.transcript import Message
+from mem1.messages.writing import Writer
 from mem1.net.bounds import BOUNDS
 from mem1.net.exchange import one_line
 from mem1.net.requests import CapacityLimit, ClientGone, Refused
@@ -157,7 +158,7 @@ class Limits:
 
 
 class Proxy:
-    """See the module. `memory` makes the memory of a form of messages; it must not have a writer."""
+    """See the module. `memory` makes the memory of a form of messages."""
 
     def __init__(
         self,
@@ -302,6 +303,7 @@ def serve(
     *,
     prices: str | PriceClass | None = None,
     bounds: Bounds = _BOUNDS,
+    writer: Writer | None = None,
     states: Path | None = None,
     events: Path | None = None,
     host: str = "127.0.0.1",
@@ -311,6 +313,7 @@ def serve(
 ) -> Counts:
     """Serve until SIGTERM or SIGINT, finish the open requests, and return what was done.
 
+    `writer`: writes the states beside the clients' models; it may be called in two threads at a time, one for each API.
     `states`: the file in which they are kept; None: they are gone when the server stops. `listening` is called with the
     address once requests are answered; port 0: any free port. Raises UserError where the address is taken, and for an
     upstream, a memory or a file that cannot be used.
@@ -319,7 +322,14 @@ def serve(
 
     def memory_of(form: str, on_event: Callable[[Event], None]) -> Memory:
         return Memory(
-            memory, form=form, bounds=bounds, prices=prices, only_if_cheaper=True, on_event=on_event, states=kept
+            memory,
+            form=form,
+            bounds=bounds,
+            prices=prices,
+            only_if_cheaper=True,
+            on_event=on_event,
+            states=kept,
+            writer=writer,
         )
 
     proxy = Proxy(Upstream(upstream), memory_of, events=events)

@@ -90,7 +90,7 @@ _CALL: ContextVar[Call] = ContextVar("call")
 
 
 class Folding:
-    """See the module. `memory` makes the memory of a form of messages; it must not have a writer."""
+    """See the module. `memory` makes the memory of a form of messages."""
 
     def __init__(
         self,
@@ -192,6 +192,8 @@ class Folding:
         call = _CALL.get()
         if event.kind == "no_state":
             _LOG.warning("%sno new state: %s", _named(call.session), one_line(event.why))
+        if event.kind == "unwritten":
+            _LOG.warning("%sno new notes: %s", _named(call.session), one_line(event.why))
         if event.kind == "appends":
             _LOG.warning("%snot folded yet, as appending is cheaper: %s", _named(call.session), event.why)
         if self._events is None:

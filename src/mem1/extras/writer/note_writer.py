@@ -10,6 +10,8 @@ it keeps nothing between calls, and its context is as long after a thousand exch
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,27 +29,32 @@ from mem1.tasks.completions import completion
 
 _COMPLETION = 120
 """Longest completion, in tokens."""
+_END_S = 60.0
+"""Seconds that the end of the process waits for a completion."""
 
 
 class NoteWriter:
-    """Writes notes with a policy that was trained to."""
+    """Writes notes with a policy that was trained to; for several threads, one after the other."""
 
     def __init__(self, codec: Codec, tags: Tags, engine: Engine) -> None:
         """Raises UserError for tags without notes, which are those of another policy."""
         if tags.note is None:
             raise UserError("the policy was not trained to write notes; do it with mem1 train smollm2/writer-start")
         self._codec, self._tags, self._engine = codec, tags, engine
+        self._one = threading.Lock()
+        atexit.register(self._one.acquire, timeout=_END_S)  # torch aborts a process that ends while it computes
         self.given = self.read = self.written = 0
         """Tokens of the parts, of the contexts that it read, and of what it wrote, by its own tokenizer."""
 
     @classmethod
-    def load(
-        cls, folder: str | Path, *, workers: int = 1, device: Device = ON_CPU, dtype: str = "float32"
-    ) -> NoteWriter:
-        """The policy in a folder. Raises UserError as `load_policy` does, and for one that is not trained to."""
+    def load(cls, folder: str | Path, *, workers: int = 1, device: Device = ON_CPU) -> NoteWriter:
+        """The policy in a folder, in bfloat16 where the device computes in it.
+
+        Raises UserError as `load_policy` does, and for one that is not trained to.
+        """
         from mem1.engines.workers import local_engine
 
-        policy = load_policy(folder, device=device, dtype=dtype)
+        policy = load_policy(folder, device=device, dtype="bfloat16" if device.bfloat16 else "float32")
         tags = Known.at(policy_folder(folder)).tags
         if tags is None:
             raise UserError(f"{folder} does not say how it was trained to speak; give the folder of a trained writer")
@@ -56,7 +63,8 @@ class NoteWriter:
     def write(self, reading: Reading, /) -> Sequence[str]:
         """The notes about one part; empty: there is nothing to note. Raises UserError if the model fails."""
         found: list[str] = []
-        self.write_along([reading], lambda _, notes: found.extend(notes))
+        with self._one:
+            self.write_along([reading], lambda _, notes: found.extend(notes))
         return found
 
     def write_along(self, readings: Sequence[Reading], then: Callable[[int, list[str]], Reading | None]) -> None:
