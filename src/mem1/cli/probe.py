@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
@@ -58,6 +58,11 @@ def command(
         Path | None, typer.Option(help="Transcripts with facts, one per line. Default: made ones.")
     ] = None,
     split: Annotated[str, typer.Option(help="development or test.")] = "development",
+    wordings: Annotated[
+        str,
+        typer.Option(help="How planted facts are said: usual, as writers are trained on, or other."),
+        Fills("mem1.extras.probe.kinds:Settings.wordings"),
+    ] = "usual",
     count: Annotated[int, typer.Option(min=1, help="Number of transcripts of each kind.")] = 5,
     exchanges: Annotated[
         int, typer.Option(min=20, help="Exchanges in each."), Fills("mem1.extras.probe.kinds:Settings.exchanges")
@@ -94,7 +99,7 @@ def command(
     if transcripts is not None:
         refuse(
             invocation,
-            *("kind", "split", "count", "exchanges", "corpus", "repository"),
+            *("kind", "split", "wordings", "count", "exchanges", "corpus", "repository"),
             because="belongs to transcripts that are made, not to a file",
         )
     if (base_url is None) != (model is None):
@@ -108,7 +113,7 @@ def command(
         make_folder_of(plot)
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
     write = None if base_url is None or model is None else served(base_url, model)
-    given = _given(transcripts, kind or _KINDS, split, count, exchanges, corpus, repository)
+    given = _given(transcripts, kind or _KINDS, split, wordings, count, exchanges, corpus, repository)
     cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))
     notings = None
     if writer is None:
@@ -136,12 +141,13 @@ def _given(
     path: Path | None,
     kinds: Sequence[str],
     split: str,
+    wordings: str,
     count: int,
     exchanges: int,
     corpus: Path | None,
     repository: Path,
 ) -> list[Transcript]:
-    from mem1.extras.probe.kinds import KINDS, Settings, make_transcript
+    from mem1.extras.probe.kinds import KINDS, Settings, Split, Wordings, make_transcript
     from mem1.extras.probe.transcripts import read_transcripts
 
     if path is not None:
@@ -149,10 +155,11 @@ def _given(
         if not found:
             raise UserError(f"{path} holds no transcript; docs/memory/probe.md shows one")
         return found
-    for name, known in ((split, ("development", "test")), *((one, tuple(KINDS)) for one in kinds)):
+    chosen = ((split, get_args(Split)), (wordings, get_args(Wordings)), *((one, tuple(KINDS)) for one in kinds))
+    for name, known in chosen:
         if name not in known:
             raise UserError(f"unknown {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
-    settings = Settings(exchanges=exchanges, corpus=corpus, repository=repository)
+    settings = Settings(exchanges=exchanges, corpus=corpus, repository=repository, wordings=cast(Any, wordings))
     work_begins()
     with stopped_while("making transcripts"), bars(stderr()) as progress:
         bar = progress.add_task("transcripts", total=len(kinds) * count, note="")

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from mem1.errors import UserError
-from mem1.extras.probe.kinds import FEWEST, KINDS, Settings, make_transcript
+from mem1.extras.probe.kinds import FEWEST, KINDS, Settings, Wordings, make_transcript
 from mem1.extras.probe.kinds.planting import PLANTED, Planted, plant
 from mem1.extras.probe.kinds.search import facts_of
+from mem1.extras.probe.kinds.wordings import OVERTAKEN, SENTENCES
+from mem1.extras.probe.retained import Text, retains
 from mem1.extras.probe.transcripts import FACTS, Fact, Transcript, check_fact, read_transcripts
 from mem1.jsonl import write_objects
 from mem1.messages import check
@@ -189,15 +191,42 @@ def commands(made: Transcript) -> list[str]:
     return [arguments["command"] for arguments in asked(made)]
 
 
-def test_values_that_are_planted_belong_to_one_half():
+@pytest.mark.parametrize("wordings", get_args(Wordings))
+def test_values_that_are_planted_belong_to_one_half(wordings: Wordings):
     drawn: list[Mapping[str, Planted]] = []
     for half in ("train", "evaluation"):
         random = Random(half)
-        made = [plant(random, half, kind) for _ in range(200) for kind in PLANTED]
+        made = [plant(random, half, kind, wordings) for _ in range(200) for kind in PLANTED]
         drawn.append({planted.told.forms[0]: planted for planted in made})
         assert len(drawn[-1]) > 1300
         assert all(planted.told.forms[0] in planted.sentence for planted in made)
     assert not drawn[0].keys() & drawn[1].keys()
+
+
+def test_other_wordings_share_no_sentence_with_the_usual_ones(settings: Settings):
+    said: list[set[str]] = []
+    for sentences, overtaken in zip(SENTENCES.values(), OVERTAKEN.values(), strict=True):
+        assert {made for kind in sentences.values() for made, _, _ in kind} == {
+            "path", "host", "product", "ticket", "number"
+        }  # fmt: skip
+        found = [sentence for kind in sentences.values() for _, _, sentence in kind]
+        found += [sentence for _, _, _, first, later in overtaken for sentence in (first, *later)]
+        assert len(set(found)) == len(found) and all("{topic}" in one and "{value}" in one for one in found)
+        said.append(set(found))
+    assert not said[0] & said[1]
+    usual, other = (
+        make_transcript("atlas", "test", 0, Settings(**{**vars(settings), "wordings": one}))
+        for one in get_args(Wordings)
+    )
+    clozes = [{fact.cloze for fact in made.facts if is_planted(fact)} for made in (usual, other)]
+    assert len(clozes[1]) > 10 and not clozes[0] & clozes[1]
+    assert all(retained_in(fact, other) for fact in other.facts)
+
+
+def retained_in(fact: Fact, made: Transcript) -> bool:
+    """Whether the exchange that states it would be recognised as doing so."""
+    told = [piece.text for one in made.exchanges for piece in one if piece.message == fact.message]
+    return retains(fact.forms, fact.subject, Text("\n".join(told)))
 
 
 @kinds

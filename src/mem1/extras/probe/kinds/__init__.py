@@ -20,12 +20,12 @@ from mem1.errors import UserError
 from mem1.extras.probe.kinds.atlas import make_atlas
 from mem1.extras.probe.kinds.drafting import Draft
 from mem1.extras.probe.kinds.office import make_office
-from mem1.extras.probe.kinds.parts import Maker, Settings, Split
+from mem1.extras.probe.kinds.parts import Maker, Settings, Split, Wordings
 from mem1.extras.probe.kinds.search import make_search
 from mem1.extras.probe.kinds.software import make_software
 from mem1.extras.probe.transcripts import Transcript
 
-__all__ = ["FEWEST", "KINDS", "Maker", "Settings", "Split", "make_transcript"]
+__all__ = ["FEWEST", "KINDS", "Maker", "Settings", "Split", "Wordings", "make_transcript"]
 KINDS: Mapping[str, Maker] = {
     "search": make_search,
     "atlas": make_atlas,

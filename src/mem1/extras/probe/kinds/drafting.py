@@ -139,7 +139,7 @@ class Draft:
         random = self.wanted.random
         kind = min(PLANTED, key=lambda kind: (self._counts[kind], random.random()))
         for tries in itertools.count():
-            planted = plant(random, self.wanted.half, kind)
+            planted = plant(random, self.wanted.half, kind, self.wanted.settings.wordings)
             later = planted.later
             if planted.topic in self._topics and tries < _TRIES:
                 continue

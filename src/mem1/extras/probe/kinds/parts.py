@@ -21,6 +21,7 @@ from mem1.tasks.atlas.world import split_of_name
 from mem1.tasks.english.world import MONTHS
 
 Split = Literal["development", "test"]
+Wordings = Literal["usual", "other"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Settings:
     """Git checkout for `software`. It is only read."""
     result_words: int = 120
     """About the most words of a result, without what is planted in it."""
+    wordings: Wordings = "usual"
+    """How planted facts are said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,17 @@
     result       The regional payroll cache runs on cache-417.payroll.internal.
     later        The regional payroll cache has moved from cache-417.payroll.internal to cache-902.payroll.internal.
 
-Values are words that occur nowhere else; each split has its own.
+Values are words that occur nowhere else; each split has its own. How a fact is said is in `wordings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from mem1.extras.probe.kinds.parts import Told, in_half, plain
+from mem1.extras.probe.kinds.parts import Told, Wordings, in_half, plain
+from mem1.extras.probe.kinds.wordings import OVERTAKEN, SENTENCES
 from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.compose import Split
 
@@ -44,65 +44,6 @@ _TAILS = _words("queue store mq db cast flow vault grid bus sync")
 _TICKETS = ("OPS", "REQ", "CASE", "INC", "TASK")
 
 _Voice = Literal["user", "assistant", "result"]
-_SENTENCES: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "rule": (
-        ("path", "never touch", "From now on never touch {value}; it belongs to the {topic}."),
-        ("host", "always through", "For the {topic} always go through {value}, whatever happens."),
-        ("product", "never mention", "Never mention {value} to anyone outside the team of the {topic}."),
-        ("path", "write changes in", "Whenever the {topic} changes, write it down in {value} first."),
-        ("ticket", "not before", "Do nothing about the {topic} before {value} is closed."),
-    ),
-    "decision": (
-        ("product", "chosen", "We go with {value} for the {topic}."),
-        ("product", "built on", "I have decided: the {topic} will be built on {value}."),
-        ("host", "goes to", "Decision of this morning: the {topic} goes to {value}."),
-        ("product", "chosen", "After some talk we chose {value} for the {topic}."),
-    ),
-    "identifier": (
-        ("ticket", "ticket", "The ticket for the {topic} is {value}."),
-        ("host", "host", "The host of the {topic} is {value}."),
-        ("ticket", "filed under", "Whatever concerns the {topic} is filed under {value}."),
-    ),
-    "path": (
-        ("path", "settings", "The settings of the {topic} live in {value}."),
-        ("path", "log", "The {topic} writes its log to {value}."),
-        ("path", "list", "The {topic} reads its list from {value}."),
-    ),
-    "number": (
-        ("number", "requests per day below", "The {topic} must stay below {value} requests per day."),
-        ("number", "rows", "The {topic} holds {value} rows at present."),
-        ("number", "budget in dollars", "The budget of the {topic} is {value} dollars."),
-    ),
-    "negative": (
-        ("product", "failed with", "Tried {value} for the {topic}; it failed and must not be tried again."),
-        ("path", "deleted", "Deleted {value} of the {topic}; it no longer exists."),
-        ("host", "not through", "The {topic} cannot be reached through {value}; that way is closed."),
-        ("path", "no file", "The {topic} has no file {value}, although the old guide names it."),
-    ),
-}
-"""Kind -> (kind of value, what a note calls it, sentence)."""
-_OVERTAKEN: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
-    (
-        *("identifier", "host", "runs on", "The {topic} runs on {value}."),
-        ("The {topic} has moved from {old} to {value}.", "Since today the {topic} runs on {value}."),
-    ),
-    (
-        *("path", "path", "keys", "The keys of the {topic} are kept in {value}."),
-        ("The keys of the {topic} are now kept in {value}.", "The keys of the {topic} went from {old} to {value}."),
-    ),
-    (
-        *("number", "number", "limit of calls", "The limit of the {topic} is {value} calls."),
-        (
-            "The limit of the {topic} was raised from {old} to {value} calls.",
-            "New limit of the {topic}: {value} calls.",
-        ),
-    ),
-    (
-        *("identifier", "ticket", "open ticket", "The open ticket of the {topic} is {value}."),
-        ("The open ticket of the {topic} is {value} now.", "{old} was wrong: the ticket of the {topic} is {value}."),
-    ),
-)
-"""(kind, kind of value, what a note calls it, what is stated first, what is stated later)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +59,13 @@ class Planted:
     """The correction that overtakes it; None: it holds to the end."""
 
 
-def plant(random: Random, half: Split, kind: str) -> Planted:
+def plant(random: Random, half: Split, kind: str, wordings: Wordings) -> Planted:
     """A fact of a kind of `PLANTED`; for a correction, what it will overtake, with the correction as `later`."""
     topic = _topic(random, half)
     if kind != "correction":
-        made, noun, sentence = random.choice(_SENTENCES[kind])
+        made, noun, sentence = random.choice(SENTENCES[wordings][kind])
         return _planted(random, kind, topic, _value(random, half, made, topic), (noun, sentence, sentence))
-    first_kind, made, noun, first, sentences = random.choice(_OVERTAKEN)
+    first_kind, made, noun, first, sentences = random.choice(OVERTAKEN[wordings])
     old, value = _value(random, half, made, topic), _value(random, half, made, topic)
     while value == old:
         value = _value(random, half, made, topic)
