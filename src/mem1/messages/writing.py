@@ -1,7 +1,7 @@
 """A writer beside the agent, which reads each exchange once, and notes what a later step may need.
 
     class Ports:                            anything that has `write`, a small model as a rule
-        def write(self, reading):           Reading(task="Find the port.", notes=(), exchange="[assistant] I look. ...")
+        def write(self, reading):           Reading(task="Find the port.", exchange="[assistant] I look. ...", ...)
             return [line for line in reading.exchange.splitlines() if line.startswith("port:")]
 
     u1  x1  x2  u2  x3        a conversation; u: message of the user, x: exchange
@@ -32,12 +32,12 @@ from mem1.messages.transcript import Exchange, Form, Message, Part, User, said, 
 from mem1.messages.written import LASTING, WrittenNote, checked, standing
 
 PART_TOKENS, SIGHT = 400, 4
-"""Estimated tokens of an exchange, and the newest notes, that a writer is shown at a time."""
+"""Estimated tokens of an exchange, and the newest notes on what was before the last part, that a writer is shown."""
 LONGEST_PAUSE = 32
 """Exchanges after which what has often failed is tried again."""
 _LONGEST = 400
 """Characters of a line that can be a note."""
-_MOST = 64
+MOST_LINES = 64
 """Lines of one reading that are looked at."""
 _REMEMBERED = 10_000
 """Pages by their keys, and pages that wait for the writer at most; the others are given to it later."""
@@ -50,7 +50,11 @@ class Reading:
     task: str
     """Text of the user's first message."""
     notes: tuple[str, ...]
-    """The newest notes that stand, at most 4, oldest first."""
+    """The newest notes that stand, oldest first: at most 4 on what was before the last part, and those on that."""
+    latest: int
+    """How many of them, the last ones, are on the last part."""
+    begins: tuple[bool, ...]
+    """Whether each is the first of those on its part."""
     exchange: str
     """What the model said, its calls, their results and what the user said behind them, a line for each; of a long one
     a part of at most 400 estimated tokens."""
@@ -73,7 +77,9 @@ class Page:
     """Of the conversation up to its end."""
     until: int
     """Messages up to its end."""
-    notes: tuple[str, ...]
+    notes: tuple[WrittenNote, ...]
+    parts: int
+    """Of the conversation up to its end."""
     before: Page | None = field(default=None, repr=False)
 
 
@@ -144,7 +150,7 @@ class Desk:
             failure = self._give(ready, until, keys, len(ends))
         given = [line for line in (state or "").splitlines() if line.strip()]
         return Progress(
-            notes=tuple(map(WrittenNote, [*given, *_notes(page)])),
+            notes=(*map(WrittenNote, given), *_notes(page)),
             ends=ends,
             written=sum(1 for _ in takewhile(lambda end: end <= until, ends)),
             failures=0 if failure is None else failure.times,
@@ -161,8 +167,8 @@ class Desk:
             page = self._newest(keys)
         wanted = _plain(name)
         if wanted == "notes":
-            return "\n".join(_notes(page)) or "nothing was noted yet"
-        while page is not None and wanted not in map(_plain, page.notes):
+            return "\n".join([note.text for note in _notes(page)]) or "nothing was noted yet"
+        while page is not None and wanted not in [_plain(note.text) for note in page.notes]:
             page = page.before
         if page is None:
             return None
@@ -228,16 +234,16 @@ class Desk:
                 self._changed.notify_all()
 
     def _written(self, unread: _Unread, before: Page | None) -> Page:
-        earlier = list(map(WrittenNote, _notes(before)))
-        new: list[WrittenNote] = []
-        for part in parts_of(unread.lines, PART_TOKENS):
-            notes = in_sight([*earlier, *new])
-            lines = self._writer.write(Reading(task=unread.task, notes=notes, exchange=part))
+        notes, number = _notes(before), 0 if before is None else before.parts
+        since, parts = len(notes), list(parts_of(unread.lines, PART_TOKENS))
+        for at, part in enumerate(parts, number):
+            lines = self._writer.write(reading_of(unread.task, notes, at, part))
             if isinstance(lines, str):
                 raise TypeError("a writer returns a list of lines; this one returned a text")
-            new += checked([line for line in islice(lines, _MOST) if len(line) <= _LONGEST], part)
-        kept = [note.text for note in new if state_in(note.text, self._form)[0] == note.text]  # no calls, no thoughts
-        return Page(unread.key, unread.until, tuple(kept), before)
+            found = checked([line for line in islice(lines, MOST_LINES) if len(line) <= _LONGEST], part, at)
+            # no calls, no thoughts
+            notes += [note for note in found if state_in(note.text, self._form)[0] == note.text]
+        return Page(unread.key, unread.until, tuple(notes[since:]), number + len(parts), before)
 
     def _newest(self, keys: Sequence[str]) -> Page | None:
         """The last page of a conversation, kept if it was not, or as it was kept."""
@@ -248,7 +254,8 @@ class Desk:
         each = page
         while each is not None and (name := _name(each.key)) not in self._kept:
             before = "" if each.before is None else each.before.key
-            self._kept[name] = json.dumps([before, each.until, each.notes], ensure_ascii=False)
+            notes = [[note.text, note.part, note.place] for note in each.notes]
+            self._kept[name] = json.dumps([before, each.until, each.parts, notes], ensure_ascii=False)
             each = each.before
         return page
 
@@ -256,23 +263,35 @@ class Desk:
         """The last page that is kept with all before it."""
         assert self._kept is not None
         key = next((key for key in reversed(keys) if _name(key) in self._kept), "")
-        kept: list[tuple[str, int, tuple[str, ...]]] = []
+        kept: list[tuple[str, int, int, tuple[WrittenNote, ...]]] = []
         while key:
             text = self._kept.get(_name(key))
             if text is None:
                 return None
-            before, until, notes = json.loads(text)
-            kept.append((key, until, tuple(notes)))
+            before, until, parts, notes = json.loads(text)
+            kept.append((key, until, parts, tuple([WrittenNote(*note) for note in notes])))
             key = before
         page = None
-        for key, until, notes in reversed(kept):
-            page = self._pages[key] = Page(key, until, notes, page)
+        for key, until, parts, notes in reversed(kept):
+            page = self._pages[key] = Page(key, until, notes, parts, page)
         return page
 
 
-def in_sight(notes: Sequence[WrittenNote]) -> tuple[str, ...]:
-    """What a writer is shown of the notes so far."""
-    return tuple([note.text for note in standing(notes)[-SIGHT:]])
+def reading_of(task: str, notes: Sequence[WrittenNote], number: int, part: str) -> Reading:
+    """What a writer is shown of the part of this number, after these notes on those before it."""
+    at = len(notes)
+    while at and notes[at - 1].part == number - 1 >= 0:
+        at -= 1
+    replaced = {note.subject for note in notes[at:]}
+    older = [note for note in standing(notes[:at]) if note.subject not in replaced]
+    shown = [*older[-SIGHT:], *notes[at:]]
+    return Reading(
+        task=task,
+        notes=tuple([note.text for note in shown]),
+        latest=len(notes) - at,
+        begins=tuple([note.place == 0 for note in shown]),
+        exchange=part,
+    )
 
 
 def lines_of(parts: Iterable[Part], form: Form) -> Iterator[str]:
@@ -321,9 +340,9 @@ def _units(parts: Sequence[Part], since: int) -> Iterator[list[Part]]:
         yield found
 
 
-def _notes(page: Page | None) -> list[str]:
+def _notes(page: Page | None) -> list[WrittenNote]:
     """Notes of a page and all before it, oldest first."""
-    found = list[str]()
+    found = list[WrittenNote]()
     while page is not None:
         found += reversed(page.notes)
         page = page.before

@@ -10,7 +10,7 @@ without the mark leave first, and of them the oldest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mem1.memory.notes import read_note
 from mem1.messages.bounds import estimated
@@ -25,6 +25,10 @@ class WrittenNote:
     """A note, read for what a budget and later notes do with it."""
 
     text: str
+    part: int = field(default=-1, compare=False)
+    """Number of the part that it is on, from 0; -1: of none."""
+    place: int = field(default=0, compare=False)
+    """Among the lines on that part, from 0."""
 
     @property
     def lasting(self) -> bool:
@@ -37,15 +41,15 @@ class WrittenNote:
         return entry.key or entry.text
 
 
-def checked(lines: Iterable[str], source: str) -> Iterator[WrittenNote]:
+def checked(lines: Iterable[str], source: str, part: int = -1) -> Iterator[WrittenNote]:
     """The lines as notes about this text, each repaired or left out where it says something exact that the text does
-    not (`mem1.messages.exact.verified`)."""
+    not (`mem1.messages.exact.verified`). `part`: the number of the text."""
     about = Source(source)
-    for line in lines:
+    for place, line in enumerate(lines):
         lasting = line.rstrip().endswith(LASTING)
         note = verified(line.rstrip().removesuffix(LASTING), about)
         if note:
-            yield WrittenNote(f"{note}{LASTING if lasting else ''}")
+            yield WrittenNote(f"{note}{LASTING if lasting else ''}", part, place)
 
 
 def standing(notes: Sequence[WrittenNote]) -> list[WrittenNote]:

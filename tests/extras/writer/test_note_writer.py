@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from readers import CODEC, READ, TAGS, demonstrated, drawn
+from readers import CODEC, LETTERS, READ, TAGS, demonstrated, drawn
 
 from mem1.engines.base import Completion, Follow, Request, Sampling
+from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.extras.probe.exam import examine
 from mem1.extras.probe.kinds import Settings, make_transcript
@@ -16,7 +17,8 @@ from mem1.extras.probe.readings import TRAINED
 from mem1.extras.writer.note_writer import NoteWriter, notes_in
 from mem1.extras.writer.reading import Excerpt, NoteExpert
 from mem1.extras.writer.transcripts import number_of_parts, read_all
-from mem1.messages.writing import Reading
+from mem1.messages.writing import SIGHT, reading_of
+from mem1.messages.written import WrittenNote
 from mem1.policy.policy import Policy
 from mem1.policy.protocol import ResolvedProtocol
 from mem1.policy.tiny_model import new_model
@@ -27,8 +29,8 @@ from mem1.recipe.model import TinyModel
 class Careful:
     """An engine that writes what the expert would, and keeps what it was asked."""
 
-    def __init__(self, expert: NoteExpert) -> None:
-        self.expert = expert
+    def __init__(self, expert: NoteExpert, codec: Codec = CODEC) -> None:
+        self.expert, self.codec = expert, codec
         self.asked: list[tuple[int, ...]] = []
 
     def complete(
@@ -43,23 +45,27 @@ class Careful:
         while waiting:
             request = waiting.pop()
             self.asked.append(tuple(request.context))
-            completion = Completion(token_ids=CODEC.encode(self.expert(CODEC.decode(request.context))))
+            completion = Completion(token_ids=self.codec.encode(self.expert(self.codec.decode(request.context))))
             waiting += follow([(request, completion)])
 
 
-def test_a_writer_sees_the_tokens_that_it_was_trained_on():
-    (attempt,) = demonstrated(drawn(count=1))
+@pytest.mark.parametrize("codec", [CODEC, LETTERS], ids=["tag tokens", "letters"])
+def test_a_writer_sees_the_tokens_that_it_was_trained_on(codec: Codec):
+    (attempt,) = demonstrated(drawn(objectives=8, count=1), codec)
     assert attempt.task is not None
     excerpt = READ.excerpt(attempt.task)
-    engine = Careful(NoteExpert(TAGS, set(excerpt.noted_parts(TAGS))))
-    writer = NoteWriter(CODEC, TAGS, engine)
+    engine = Careful(NoteExpert(TAGS, set(excerpt.noted_parts(TAGS))), codec)
+    writer = NoteWriter(codec, TAGS, engine)
     task = str(excerpt.transcript.messages[1]["content"])
-    notes: tuple[str, ...] = ()
-    for number, (text, _) in enumerate(excerpt.parts[:2]):
-        reading = Reading(task=task, notes=notes, exchange=text)
-        notes = tuple(writer.write(reading))
+    notes, longest = list[WrittenNote](), 0
+    for number, (text, _) in enumerate(excerpt.parts):
+        reading = reading_of(task, notes, number, text)
+        written = writer.write(reading)
         assert engine.asked[-1] == attempt.turns[number + 1].context_ids
-        assert notes == attempt.turns[number + 1].notes
+        assert tuple(written) == attempt.turns[number + 1].notes
+        notes += [WrittenNote(note, number, place) for place, note in enumerate(written)]
+        longest = max(longest, len(reading.notes))
+    assert longest > SIGHT and len(notes) > 2 * SIGHT
     assert writer.read == sum(map(len, engine.asked)) and 0 < writer.given < writer.read
 
 
@@ -92,7 +98,7 @@ def test_a_trained_folder_writes_and_another_is_refused(tmp_path: Path):
     Policy(model, CODEC, speaks=ResolvedProtocol(tags=TAGS)).save(tmp_path / "writer")
     Policy(model, CODEC, speaks=ResolvedProtocol(tags=PAPER)).save(tmp_path / "other")
     writer = NoteWriter.load(tmp_path / "writer")
-    reading = Reading(task="t", notes=("a",), exchange="b")
+    reading = reading_of("t", [WrittenNote("a", 0)], 1, "b")
     found: dict[int, list[str]] = {}
     writer.write_along([reading] * 2, lambda at, notes: found.update({at: notes}))
     assert found[0] == found[1] == writer.write(reading) and writer.written > 0

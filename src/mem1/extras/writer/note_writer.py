@@ -1,7 +1,7 @@
 """A trained policy that writes notes about an agent's work, one part after the other.
 
     writer = NoteWriter.load("runs/writer/policy")
-    writer.write(Reading(task="Go through ...", notes=(), exchange="[assistant] read_mail(...) ..."))
+    writer.write(reading_of("Go through ...", [], 0, "[assistant] read_mail(...) ..."))
     ->  ["Pellick Timber audit invoice: INV-482130", "INV-482130 due: 3 May 2027"]
 
 What it is shown is laid out as in training (`mem1.extras.writer.reading`): the task, the notes in sight, one part. So
@@ -99,11 +99,23 @@ class NoteWriter:
 
     def _context(self, reading: Reading) -> tuple[int, ...]:
         tags, codec = self._tags, self._codec
-        asked = codec.encode(completion(tags, "", state=None, notes=reading.notes, query=NEXT, answers=""))
+        at = len(reading.notes) - reading.latest
+        earlier = [
+            id
+            for note, first in zip(reading.notes[:at], reading.begins, strict=False)
+            for id in self._note(note, first=first)
+        ]
+        asked = codec.encode(completion(tags, "", state=None, notes=reading.notes[at:], query=NEXT, answers=""))
         _, tagged = observation(reading.exchange, 1, tags)
         (shown,) = codec.encode_each_untrusted([tagged], tags)
         self.given += len(shown)
-        return (*codec.with_bos(codec.encode_untrusted(prompt_of(reading.task), tags)), *asked, *shown)
+        return (*codec.with_bos(codec.encode_untrusted(prompt_of(reading.task), tags)), *earlier, *asked, *shown)
+
+    def _note(self, note: str, *, first: bool) -> tuple[int, ...]:
+        """A note on what was before the last part, as a memory cuts it out of its completion: one behind another has
+        the space between them, unless that is a token of its own."""
+        ids = self._codec.encode(f"{'' if first else ' '}<{self._tags.note}> {note} </{self._tags.note}>")
+        return ids if first or self._codec.decode(ids[:1]).strip() else ids[1:]
 
 
 def notes_in(text: str, tags: Tags) -> list[str]:

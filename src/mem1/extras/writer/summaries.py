@@ -7,17 +7,16 @@ notes.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from threading import Event
 from typing import Protocol, TypeVar
 
 from mem1.extras.writer.histories import History, readable, task_in
-from mem1.messages.writing import PART_TOKENS, SIGHT, Reading
+from mem1.messages.writing import MOST_LINES, PART_TOKENS, SIGHT, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked, within
 
 NOTHING = "nothing to note"
@@ -57,7 +56,7 @@ class Summaries:
 
     def __init__(self, writer: CountingWriter) -> None:
         self._writer = writer
-        self._parts: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
+        self._parts: OrderedDict[bytes, tuple[tuple[str, int], ...]] = OrderedDict()
         self._replies: OrderedDict[str, None] = OrderedDict()
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the server stops."""
@@ -71,13 +70,13 @@ class Summaries:
         """The notes that fit into so many tokens. Raises Stopped once `gone` is set or the server stops."""
         read, written = self._writer.read, self._writer.written
         task, notes = task_in(history), dict[str, WrittenNote]()  # by subject, oldest first
-        for text, ours in readable(history, PART_TOKENS):
+        for number, (text, ours) in enumerate(readable(history, PART_TOKENS)):
             if ours:
                 found = [WrittenNote(line) for line in text.splitlines()]
             else:
                 if gone.is_set() or self.stopping():
                     raise Stopped
-                found = self._noted(Reading(task=task, notes=_in_sight(notes), exchange=text))
+                found = self._noted(reading_of(task, [*notes.values()][-SIGHT - MOST_LINES :], number, text), number)
             for note in found:
                 notes.pop(note.subject, None)
                 notes[note.subject] = note
@@ -86,14 +85,15 @@ class Summaries:
             _remember(self._replies, reply, None, _REPLIES)
         return Noted(reply, self._writer.read - read, self._writer.written - written)
 
-    def _noted(self, reading: Reading) -> list[WrittenNote]:
+    def _noted(self, reading: Reading, number: int) -> list[WrittenNote]:
         """The checked notes of a part, which is read once with the same task and the same notes in sight."""
-        key = sha256(json.dumps([reading.task, reading.notes, reading.exchange]).encode()).digest()
-        lines = self._parts.get(key)
-        if lines is None:
-            lines = tuple(note.text for note in checked(self._writer.write(reading), reading.exchange))
-        _remember(self._parts, key, lines, _PARTS)
-        return [WrittenNote(line) for line in lines]
+        key = sha256(json.dumps(asdict(reading)).encode()).digest()
+        found = self._parts.get(key)
+        if found is None:
+            notes = checked(self._writer.write(reading)[:MOST_LINES], reading.exchange)
+            found = tuple((note.text, note.place) for note in notes)
+        _remember(self._parts, key, found, _PARTS)
+        return [WrittenNote(text, number, place) for text, place in found]
 
 
 Key = TypeVar("Key")
@@ -105,8 +105,3 @@ def _remember(memory: OrderedDict[Key, Value], key: Key, value: Value, most: int
     memory.move_to_end(key)
     if len(memory) > most:
         memory.popitem(last=False)
-
-
-def _in_sight(notes: dict[str, WrittenNote]) -> tuple[str, ...]:
-    newest = itertools.islice(reversed(notes.values()), SIGHT)
-    return tuple(note.text for note in newest)[::-1]

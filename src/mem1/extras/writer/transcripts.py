@@ -12,7 +12,7 @@ from mem1.extras.probe.transcripts import Transcript
 from mem1.extras.probe.writers import parts
 from mem1.extras.writer.note_writer import NoteWriter
 from mem1.messages.transcript import texts
-from mem1.messages.writing import PART_TOKENS, Reading, in_sight
+from mem1.messages.writing import PART_TOKENS, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked
 
 
@@ -27,21 +27,22 @@ def read_all(
     """What it notes of each transcript, all of which are read at a time; `on_part` is called after each part."""
     left = [_parts(transcript)[::-1] for transcript in transcripts]
     found: list[list[tuple[int, WrittenNote]]] = [[] for _ in transcripts]
+    read = [0] * len(transcripts)  # parts
     tasks = [texts(transcript.messages[1].get("content")) for transcript in transcripts]
 
     def reading(at: int) -> Reading:
-        notes = in_sight([note for _, note in found[at]])
-        return Reading(task=tasks[at], notes=notes, exchange=left[at][-1][0])
+        return reading_of(tasks[at], [note for _, note in found[at]], read[at], left[at][-1][0])
 
     def then(at: int, lines: Sequence[str]) -> Reading | None:
         text, message = left[at].pop()
-        found[at] += [(message, note) for note in checked(lines, text)]
+        found[at] += [(message, note) for note in checked(lines, text, read[at])]
+        read[at] += 1
         on_part()
         return reading(at) if left[at] else None
 
     writer.write_along([reading(at) for at in range(len(transcripts))], then)
-    read, written = writer.read / max(1, writer.given), writer.written / max(1, writer.given)
-    return [Noting(tuple(notes), read, written) for notes in found]
+    taken, written = writer.read / max(1, writer.given), writer.written / max(1, writer.given)
+    return [Noting(tuple(notes), taken, written) for notes in found]
 
 
 def _parts(transcript: Transcript) -> list[tuple[str, int]]:
