@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed, memory in itertools.product(given.seeds, given.memories):
         result = given.out / f"{memory}-seed{seed}.json"
         if not given.tables and not result.is_file():
-            train(corpus, memory, seed, result, given)
+            train(corpus, memory, seed, result, given.model, given.changes)
         if result.is_file():
             finished.setdefault(memory, []).append(rows_of(result))
     print_tables(finished, given.out / "memories.png")
@@ -73,18 +73,17 @@ def cut(source: Path, target: Path, passages: int) -> None:
     part.rename(target)
 
 
-def train(corpus: Path, memory: str, seed: int, result: Path, given: argparse.Namespace) -> None:
+def train(corpus: Path, memory: str, seed: int, result: Path, model: str, changes: Sequence[str]) -> None:
     """Both trainings of a memory with their evaluations, in a folder beside its result."""
     folder, begun = result.with_suffix(""), time.monotonic()
     folder.mkdir(exist_ok=True)
     path = f"tasks.corpus={corpus.resolve()}"
-    stages = Stages(RECIPES, folder, (f"memory={memory}", f"seed={seed}", path, *given.changes))
-    stages.train("start", f"model.path={given.model}", *([] if given.steps is None else [f"sft.steps={given.steps}"]))
+    stages = Stages(RECIPES, folder, (f"memory={memory}", f"seed={seed}", path, *changes))
+    stages.train("start", f"model.path={model}")
     stages.train("train")
     found = {
         "memory": memory,
         "seed": seed,
-        "steps": given.steps,
         "commit": commit(),
         "hardware": hardware(),
         "seconds": round(time.monotonic() - begun),
@@ -186,7 +185,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--memories", nargs="+", default=list(MEMORIES))
     made.add_argument("--seeds", type=int, nargs="+", default=[0])
     made.add_argument("--model", default="smollm2")
-    made.add_argument("--steps", type=int, help="of demonstrations; default: as the recipe says")
     made.add_argument("--changes", nargs="*", default=[], metavar="KEY=VALUE", help="settings of every recipe")
     made.add_argument("--tables", action="store_true", help="train nothing, print the tables of what is finished")
     return made
