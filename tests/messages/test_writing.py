@@ -310,6 +310,25 @@ def test_a_writer_that_lags_behind_folds_what_is_written():
         assert memory.flush(SOON_S)
 
 
+def test_what_waits_for_a_writer_is_bounded_and_the_rest_is_read_later(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.messages.writing._WAITING", 300)
+    gate = threading.Event()
+
+    def slow(reading: Reading) -> list[str]:
+        assert gate.wait(SOON_S)
+        return Writer.facts(reading)
+
+    writer = Writer(slow)
+    memory = Memory("fold(2)", writer=writer)
+    messages = chat(*(f"{letter} limit: {at}; {'x' * 100}" for at, letter in enumerate("abcdef", 1)))
+    assert memory.prompt(messages) == messages
+    gate.set()
+    assert memory.flush(SOON_S) and len(writer.readings) == 2
+    assert len(state_of(settled(memory, messages))) == len(writer.readings) == 4
+    settled(memory, messages)
+    assert [len(reading.notes) for reading in writer.readings] == [0, 1, 2, 3, 4, 5]
+
+
 def test_an_agent_does_not_wait_for_a_slow_writer_and_folds_when_it_is_done():
     def write(reading: Reading) -> list[str]:
         time.sleep(0.4)

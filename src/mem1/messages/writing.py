@@ -41,6 +41,8 @@ MOST_LINES = 64
 """Lines of one reading that are looked at."""
 _REMEMBERED = 10_000
 """Pages by their keys, and pages that wait for the writer at most; the others are given to it later."""
+_WAITING = 64 << 20
+"""Characters that wait for the writer at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,10 @@ class _Unread:
     exchanges: int
     """Of the conversation, when it was given to the writer."""
 
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.lines))
+
 
 class _Failure(NamedTuple):
     times: int
@@ -130,6 +136,8 @@ class Desk:
         self._pages: Latest[Page] = Latest(_REMEMBERED)
         self._failed: Latest[_Failure] = Latest(_REMEMBERED)
         self._unread: dict[str, _Unread] = {}
+        self._characters = 0
+        """Of what is unread."""
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._owners: Latest[str] = Latest(_REMEMBERED)
@@ -190,9 +198,9 @@ class Desk:
             end = max([part.end for part in unit])
             failure = self._failed.get(keys[end - 1])
             first = failure if first is None and given <= until else first
-            if len(self._unread) >= _REMEMBERED or (failure is not None and exchanges < failure.again):
+            if self._is_full or (failure is not None and exchanges < failure.again):
                 break
-            self._unread[keys[end - 1]] = _Unread(
+            unread = self._unread[keys[end - 1]] = _Unread(
                 key=keys[end - 1],
                 until=end,
                 before=before,
@@ -200,11 +208,16 @@ class Desk:
                 lines=tuple(lines_of(unit, self._form)),
                 exchanges=exchanges,
             )
+            self._characters += unread.characters
             before = keys[end - 1]
         if self._unread and (self._thread is None or not self._thread.is_alive()):  # as in a process that was forked
             self._thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
             self._thread.start()
         return first
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._unread) >= _REMEMBERED or self._characters >= _WAITING
 
     def _work(self) -> None:
         """Writes pages until none is left."""
@@ -224,6 +237,7 @@ class Desk:
                     written = error
             with self._changed:
                 del self._unread[unread.key]
+                self._characters -= unread.characters
                 if isinstance(written, Page):
                     self._pages[unread.key] = written
                     self._failed.pop(unread.key, None)
