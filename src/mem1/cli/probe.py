@@ -115,11 +115,9 @@ def command(
     write = None if base_url is None or model is None else served(base_url, model)
     given = _given(transcripts, kind or _KINDS, split, wordings, count, exchanges, corpus, repository)
     cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))
+    _check([name for name in chosen if writer is None or name != TRAINED], given, cells, write)
     notings = None
-    if writer is None:
-        _check(chosen, given, cells, write)
-    else:
-        _check([name for name in chosen if name != TRAINED], given, cells, write)
+    if writer is not None:
         chosen = tuple(dict.fromkeys((*chosen, TRAINED)))
         notings = _read(writer, given, chosen_device(invocation, device or "auto"))
     taken = _taken(chosen, given, cells, write, write if model_reads else None, notings)

@@ -63,7 +63,7 @@ class Reading:
 
 
 class Writer(Protocol):
-    """Writes notes. It is called in a thread, one call at a time."""
+    """Writes notes. Each memory calls it in a thread of its own, one call at a time."""
 
     def write(self, reading: Reading, /) -> Sequence[str]:
         """Notes, a line each, such as "port: 8080", or with " !" at its end where it should leave last. May raise

@@ -102,7 +102,7 @@ class NoteWriter:
         at = len(reading.notes) - reading.latest
         earlier = [
             id
-            for note, first in zip(reading.notes[:at], reading.begins, strict=False)
+            for note, first in zip(reading.notes[:at], reading.begins[:at], strict=True)
             for id in self._note(note, first=first)
         ]
         asked = codec.encode(completion(tags, "", state=None, notes=reading.notes[at:], query=NEXT, answers=""))
