@@ -48,6 +48,18 @@ def test_shared_tokens_count_once():
     assert sum(turn.num_tokens for turn in DRAWN.turns) == 17
 
 
+def test_a_piece_that_is_not_wanted_is_in_no_pack_and_joins_nothing():
+    back = trajectory(([P], [A]), ([Q], [B]), ([P], [C, D]))
+    wanted = {(0, 1), (2, 3)}
+    (packed,) = split_into_packs([back], max_tokens=20, wanted=lambda piece: piece.turns in wanted)
+    assert list(packed.pieces) == [
+        Piece(trajectory=0, turns=(0, 1), tokens=(0, 1)),
+        Piece(trajectory=0, turns=(2, 3), tokens=(2, 4)),
+    ]
+    assert packed.tree.input_ids.tolist() == [P, A, C, D]
+    assert split_into_packs([back], max_tokens=20, wanted=lambda piece: False) == []
+
+
 def test_the_prompt_is_shared_within_a_pack_and_repeated_in_the_next():
     attempts = [trajectory(([P, Q, I], [first])) for first in (A, B, C, D)]
     assert [placed([p]) for p in split_into_packs(attempts, max_tokens=5)] == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]

@@ -23,7 +23,7 @@ from precision import FLOAT32
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mem1.algorithms.base import Algorithm, Attempt, has_variance
+from mem1.algorithms.base import Advantages, Algorithm, Attempt, has_variance
 from mem1.algorithms.group import (
     Dapo,
     DrGrpo,
@@ -195,15 +195,62 @@ def test_packs_trained_two_at_a_time_make_the_same_step_bit_for_bit(name: str):
     assert torch.equal(one, two)
 
 
-def test_the_default_is_one_clipped_step_on_the_groups_with_variance_bit_for_bit():
+class OneTurn(Grpo):
+    """GRPO whose advantage lands on one turn of each attempt, as channels may have it."""
+
+    turn: int
+
+    def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+        def of_one(found: Advantages | None, attempt: Attempt) -> Advantages:
+            assert found is not None
+            counts = [len(turn.completion_ids) for turn in attempt.trajectory.turns]
+            on = torch.cat([torch.full((n,), float(number == self.turn)) for number, n in enumerate(counts)])
+            return Advantages(advantages_K=found.advantages_K * on)
+
+        return [list(map(of_one, *both)) for both in zip(super().advantages(groups), groups, strict=True)]
+
+
+@pytest.mark.numeric
+def test_turns_without_an_advantage_are_not_computed_and_the_gradient_is_the_same():
+    def after(turn: int, *, throughout: bool) -> tuple[dict[str, Any], Tensor]:
+        # a penalty of nothing, with which every token is trained
+        kl = Kl(coefficient=0.0) if throughout else None
+        learner = stage(recipe(OneTurn(turn=turn), kl=kl, pack_tokens=64))
+        rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2), results=12)
+        row = learner.update(rollout, 0)
+        moments = [s["exp_avg"].flatten() for o in learner.optimizers.members for s in o.state.values()]
+        return row, torch.cat(moments)
+
+    with float64_everywhere():
+        for turn in range(3):
+            (row, gradient), (every, same) = after(turn, throughout=False), after(turn, throughout=True)
+            torch.testing.assert_close(gradient, same, rtol=0, atol=1e-12 * float(same.abs().max()))
+            assert float(gradient.abs().max()) > 0
+            assert row["loss"] == pytest.approx(every["loss"], rel=1e-12)
+            assert row["entropy"] != every["entropy"]
+
+
+def test_pieces_without_a_gradient_are_in_no_pack():
+    learner = stage(recipe(OneTurn(turn=2)))
+    (group,) = groups(learner.policy.model, (0, 1, 2), results=12)
+    old = learner.networks.old_policy_stats([group.trajectories])
+    trained = accumulate(learner.networks, make_samples(learner.config, [group], old), passes := PassStats())
+    told = [group.trajectories[0].turns[2], group.trajectories[2].turns[2]]  # the middle one has the mean reward
+    assert [t.turns for t in trained] == [(turn,) for turn in told]
+    assert passes.tokens == sum(len(turn.completion_ids) for turn in told)
+
+
+def test_the_default_is_one_clipped_step_on_the_attempts_with_an_advantage_bit_for_bit():
     learner = stage(recipe(tasks_per_step=3), dtype=torch.float32)
     rollout = groups(learner.policy.model, (1, 0, 0), (1, 1, 1), (0, 1, 2))
     model = tiny_model("qwen2", dtype=torch.float32)
-    told = [t for g in (rollout[0], rollout[2]) for t in g.trajectories]
+    told = [*rollout[0].trajectories, rollout[2].trajectories[0], rollout[2].trajectories[2]]
     scores = score(model, Pack.whole(told), temperature=1.0)
     new_M, entropy_M = scores.logprobs_M, scores.entropy_M
     old_M = torch.tensor([p for t in told for turn in t.turns for p in turn.logprobs])
-    advantages = normalised_advantages((1, 0, 0)) + normalised_advantages((0, 1, 2))
+    below, middle, above = normalised_advantages((0, 1, 2))
+    assert middle == 0
+    advantages = (*normalised_advantages((1, 0, 0)), below, above)
     advantages_M = torch.tensor(
         [a for a, t in zip(advantages, told, strict=True) for _ in range(t.num_completion_tokens)]
     )
@@ -604,7 +651,7 @@ def test_equal_rewards_teach_nothing_however_the_kl_in_the_reward_differs(algori
         for old in (torch.zeros(t.num_completion_tokens) for t in rollout.trajectories)
     ]
     (rows,) = make_samples(config, [rollout], [before], kl_coefficient=0.001)
-    assert all(not row.advantages_K.any() and not row.has_gradient for row in rows)
+    assert all(not row.advantages_K.any() and not row.has_gradient((0, len(row.advantages_K))) for row in rows)
     learner = stage(config)
     weights_before = weights(learner.policy.model)
     row = learner.update([rollout], 0)

@@ -187,7 +187,11 @@ class Algorithm(Config):
         return [not self.compares_attempts or len({x.trajectory.reward for x in group}) > 1 for group in groups]
 
     def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
-        """Loss of a micro-batch; `denominator` is that of the whole optimiser step."""
+        """Loss of a micro-batch; `denominator` is that of the whole optimiser step.
+
+        It has no gradient where advantages are 0: turns (trajectories, if they must be whole) that have no other may be
+        left out of `inputs`.
+        """
         raise NotImplementedError
 
     def denominator(self, trajectories: Sequence[Trajectory]) -> float:

@@ -13,7 +13,7 @@ gradient however the step is cut.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -75,7 +75,12 @@ class Pack:
 
 
 def split_into_packs(
-    trajectories: Sequence[Trajectory], *, max_tokens: int, whole: bool = False, ranks: int = 1
+    trajectories: Sequence[Trajectory],
+    *,
+    max_tokens: int,
+    whole: bool = False,
+    ranks: int = 1,
+    wanted: Callable[[Piece], bool] = lambda piece: True,
 ) -> list[Pack]:
     """Cut trajectories, in order, into packs whose trees have at most `max_tokens` tokens.
 
@@ -83,6 +88,7 @@ def split_into_packs(
     ranks       number of ranks that share the packs. On one, each pack is filled before the next is begun, which
                 takes the fewest packs that keep the order. On several, their number is rounded up to a multiple of
                 the ranks, and the cap lowered as far as that number allows: the largest pack is as small as it can be.
+    wanted      whether a piece, which is cut no further, is in any pack
 
     Turns that continue one another (a trajectory, if `whole`) and alone pass the cap get a pack for themselves. No
     turns, no packs. Raises ValueError if `max_tokens` is not positive.
@@ -93,6 +99,7 @@ def split_into_packs(
         piece
         for number, t in enumerate(trajectories)
         for piece in _cut(number, t.turns, [0] if whole else _branches(t.turns))
+        if wanted(piece)
     ]
     filled = _fill(pieces, trajectories, max_tokens)
     if ranks > 1:
@@ -127,7 +134,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces of a pack, those that follow one another in a trajectory as one."""
     joined: list[Piece] = []
     for piece in pieces:
-        if joined and joined[-1].trajectory == piece.trajectory:
+        if joined and (joined[-1].trajectory, joined[-1].turns[1]) == (piece.trajectory, piece.turns[0]):
             last = joined.pop()
             piece = replace(last, turns=(last.turns[0], piece.turns[1]), tokens=(last.tokens[0], piece.tokens[1]))
         joined.append(piece)

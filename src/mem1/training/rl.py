@@ -154,11 +154,11 @@ class RlStage:
         warming = self._warming_up(index)
         begun = self.config.version_at(index)
         step = OptimizerStep(version=begun + (0 if warming else number), begun=begun, first=number == 0, frozen=warming)
-        if not accumulate(self.networks, part, stats.passes, step):
+        trained = accumulate(self.networks, part, stats.passes, step)
+        if not trained:
             return
         stats.updates += 1
         self.untouched = False
-        trained = [sample.trajectory for group in part for sample in group if sample.has_gradient]
         stats.staleness.update(staleness(trained, step.version))
         if not warming:
             stats.norms.append(self._actor.step(scale=self._scale(index), max_grad_norm=self.config.max_grad_norm))

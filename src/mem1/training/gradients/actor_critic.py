@@ -10,7 +10,7 @@ policy saw, under every memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from mem1.algorithms.base import CriticConfig
 from mem1.algorithms.losses import Kl, adapted
 from mem1.errors import UserError
-from mem1.packing import Pack, split_into_packs
+from mem1.packing import Pack, Piece, split_into_packs
 from mem1.packing.attention import unpackable
 from mem1.recipe.rl import Rl
 from mem1.records import Trajectory
@@ -163,13 +163,16 @@ class ActorCritic:
         """The present coefficient; 0.0 without a penalty."""
         return self.reference.coefficient.item() if self.reference is not None else 0.0
 
-    def packs(self, trajectories: Sequence[Trajectory]) -> list[Pack]:
-        """The parts of these trajectories that one forward pass each computes."""
+    def packs(
+        self, trajectories: Sequence[Trajectory], wanted: Callable[[Piece], bool] = lambda piece: True
+    ) -> list[Pack]:
+        """The parts of these trajectories that one forward pass each computes, without the pieces not `wanted`."""
         return split_into_packs(
             trajectories,
             max_tokens=self.config.pack_tokens,
             whole=self.config.algorithm.needs_whole_trajectories,
             ranks=self.workers.placement.ranks.size,
+            wanted=wanted,
         )
 
     def scores(self, pack: Pack, *, frozen: bool = False) -> Scores:

@@ -20,7 +20,7 @@ from torch import Tensor
 from mem1.algorithms.base import Algorithm, Attempt
 from mem1.algorithms.losses import Importance, kl_estimate, truncated_weights
 from mem1.recipe.rl import Rl
-from mem1.records import Group, Trajectory, Turn, VersionRun
+from mem1.records import Group, Span, Trajectory, Turn, VersionRun
 
 T = TypeVar("T")
 
@@ -46,14 +46,19 @@ class TrainingSample:
     trajectory: Trajectory
     old: OldPolicyStats
     advantages_K: Tensor
-    has_gradient: bool = True
-    """False: it only counts in the denominator."""
+    trained_throughout: bool = True
+    """Every token has a gradient, of a critic, the entropy or the KL; False: those with an advantage."""
     returns_K: Tensor | None = None
     """Targets of the critic; None: no critic."""
     weights_K: Tensor | None = None
     """Importance weights; None: 1."""
     capped: int = 0
     """Number of tokens whose importance weight is the cap."""
+
+    def has_gradient(self, tokens: Span) -> bool:
+        """Whether any of these sampled tokens has; the others only count in the denominator."""
+        start, stop = tokens
+        return start < stop and (self.trained_throughout or bool(self.advantages_K[start:stop].any()))
 
 
 def scorable_groups(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
@@ -93,7 +98,7 @@ def make_samples(
     ]
     in_loss = config.kl is not None and config.kl.where == "loss"
     always = algorithm.critic_config is not None or config.entropy > 0 or in_loss
-    return [list(_finished(config.importance, group, always)) for group in samples]
+    return [[_finished(config.importance, sample, always) for sample in group] for group in samples]
 
 
 def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor | None:
@@ -105,17 +110,15 @@ def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor |
     return coefficient * (estimate_K if config.kl.negative else estimate_K.clamp(min=0))
 
 
-def _finished(importance: Importance | None, group: Sequence[TrainingSample], always: bool) -> Iterator[TrainingSample]:
-    """With importance weights, and whether the group has a gradient."""
-    has_gradient = always or any(bool(sample.advantages_K.any()) for sample in group)
-    for sample in group:
-        finished = replace(sample, has_gradient=has_gradient and len(sample.advantages_K) > 0)
-        if importance is not None:
-            old = sample.old
-            lengths = [len(old.old_K)] if importance.level == "sequence" else None
-            weights_K, capped = truncated_weights(old.old_K, old.sampler_K, cap=importance.cap, lengths=lengths)
-            finished = replace(finished, weights_K=weights_K, capped=capped)
-        yield finished
+def _finished(importance: Importance | None, sample: TrainingSample, always: bool) -> TrainingSample:
+    """With importance weights, and whether all of it is trained."""
+    finished = replace(sample, trained_throughout=always)
+    if importance is None:
+        return finished
+    old = sample.old
+    lengths = [len(old.old_K)] if importance.level == "sequence" else None
+    weights_K, capped = truncated_weights(old.old_K, old.sampler_K, cap=importance.cap, lengths=lengths)
+    return replace(finished, weights_K=weights_K, capped=capped)
 
 
 def sampled_by(trajectory: Trajectory, version: int) -> Iterator[bool]:

@@ -19,6 +19,7 @@ from mem1.algorithms.base import LossInputs
 from mem1.algorithms.losses import kl_estimate
 from mem1.algorithms.ppo import value_loss
 from mem1.packing import Pack
+from mem1.records import Trajectory
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, sampled_by
 from mem1.training.logprobs import Scores
@@ -84,22 +85,22 @@ def accumulate(
     groups: Sequence[Sequence[TrainingSample]],
     total: PassStats,
     step: OptimizerStep = OptimizerStep(),
-) -> bool:
+) -> list[Trajectory]:
     """Add the gradients of one optimiser step on these samples, and its statistics to `total`.
 
-    False: no sample has a gradient, so nothing was computed.
+    Returns what was computed: the pieces of the trajectories with a gradient, none where nothing is to be learnt.
     """
-    trajectories = [sample.trajectory for group in groups for sample in group]
+    samples = [sample for group in groups for sample in group]
+    trajectories = [sample.trajectory for sample in samples]
     denominator = networks.config.algorithm.denominator(trajectories)
     tokens = float(sum(t.num_completion_tokens for t in trajectories))
-    samples = [sample for group in groups for sample in group if sample.has_gradient]
-    packs = networks.packs([sample.trajectory for sample in samples])
+    packs = networks.packs(trajectories, lambda piece: samples[piece.trajectory].has_gradient(piece.tokens))
     of_packs = networks.workers.backward(
         packs, lambda pack: _loss(networks, samples, pack, denominator, tokens, step), networks.parameters
     )
     for stats in of_packs:
         total.add(PassStats(**stats))
-    return bool(samples)
+    return [piece for pack in packs for piece in pack.trajectories]
 
 
 def _loss(
