@@ -295,13 +295,6 @@ def test_responses_keep_reasoning_with_what_it_led_to_and_refuse_references():
         fold([{"type": "item_reference", "id": "x"}], form="responses")
 
 
-@pytest.mark.parametrize(("old", "new"), [("keep", "full"), ("mask(1)", "archive(1)")])
-def test_a_name_of_before_is_taken_with_a_warning(old: str, new: str):
-    with pytest.warns(DeprecationWarning, match="is called"):
-        shown = fold(FOUR, old)
-    assert shown == fold(FOUR, new)
-
-
 @pytest.mark.parametrize("name", ["fold", "fold(0)", "folds(2)", "window(1", "mem1.memory:Kept(1)"])
 def test_an_unknown_memory_is_refused_with_the_known_ones(name: str):
     with pytest.raises(UserError, match="memory"):

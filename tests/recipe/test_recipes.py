@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mem1.api import find_recipe, load_recipe
+from mem1.api import find_recipe
 from mem1.cli.options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
 from mem1.configuration import load_toml, to_toml
@@ -73,40 +73,3 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tupl
     assert config.evaluation.objectives == (1, 2, 4, 8, 16, 32)
     tags = resolve(config).tags
     assert load_policy(start).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()
-
-
-@pytest.mark.parametrize(
-    ("override", "new"),
-    [
-        ("context=full", "context (from the command line) is now memory"),
-        ("sft.contexts=['full']", "sft.memories"),
-        ("vocabulary=paper-notes", "vocabulary (from the command line) is now protocol.base"),
-        ('chat={calls="tags"}', "chat (from the command line) is now protocol=tools"),
-        ("model.chat_template=false", "model.chat_template (from the command line) is now protocol=framed"),
-    ],
-)
-def test_a_key_of_an_earlier_version_names_the_one_that_replaces_it(override: str, new: str):
-    with pytest.raises(UserError, match=re.escape(new)):
-        load_recipe("atlas-quick", override)
-    with pytest.raises(UserError, match=re.escape("rl.curriculum.1.context (from the command line) is now memory")):
-        load_recipe("atlas-quick", "rl.curriculum=[{steps = 1}, {steps = 1, context = 'full'}]")
-
-
-@pytest.mark.parametrize(
-    ("earlier", "now"),
-    [
-        ("chat={}", "protocol=tools"),
-        (
-            'chat={thoughts="keep", template={enable_thinking=false}}',
-            'protocol={kind="tools", thoughts="keep", template={enable_thinking=false}}',
-        ),
-        ("model.chat_template=true", "protocol=framed"),
-    ],
-)
-def test_how_a_model_spoke_in_an_earlier_version_is_read_as_its_protocol(
-    earlier: str, now: str, caplog: pytest.LogCaptureFixture
-):
-    assert load_recipe("atlas-quick", earlier) == load_recipe("atlas-quick", now)
-    assert [record.getMessage().partition(" is ")[0] for record in caplog.records] == [earlier.partition("=")[0]]
-    with pytest.raises(UserError, match="is now protocol="):
-        load_recipe("atlas-quick", earlier, "protocol=tags")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mem1.agent.refusals import Taken, is_of_the_reply, lasting
 from mem1.agent.shapes import new_id
@@ -77,20 +77,6 @@ class ModelFailed(UserError):
 
 class Unreadable(ModelFailed):
     """What came is no reply; another try may bring one."""
-
-
-class ChatModel(Protocol):
-    """The interface of a model that an agent calls."""
-
-    def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None) -> Reply:
-        """The model's next message. Raises ModelFailed."""
-        ...
-
-    def stream(
-        self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None
-    ) -> Iterator[str | Reply]:
-        """Its text as it comes, then the whole reply. Raises ModelFailed."""
-        ...
 
 
 class ServedChat:

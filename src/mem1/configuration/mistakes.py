@@ -29,10 +29,6 @@ def explain(
     for item in error.errors(include_url=False):
         keys, section = _place(model_type, item["loc"])
         origin = " (from the command line)" if _is_overridden(keys, overridden) else ""
-        path = ".".join(str(key) for key in keys if isinstance(key, str))
-        if item["type"] == "extra_forbidden" and (new := getattr(model_type, "RENAMED", {}).get(path)):
-            lines.append(f"{key_text(*keys)}{origin} is now {new}")
-            continue
         lines.append(_sentence(item, keys, section, origin) + _other_kind(item, keys, overridden))
     lines = list(dict.fromkeys(lines))
     return lines[0] if len(lines) == 1 else f"{len(lines)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)

@@ -111,11 +111,6 @@ class Config(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    @classmethod
-    def as_written_now(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The content of a file without what an earlier version has written otherwise."""
-        return given
-
     @pydantic.field_validator("*")
     @classmethod
     def _numbers_and_text_can_be_used(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
@@ -159,7 +154,7 @@ def load_toml(path: str | Path | None, model_type: type[ConfigT], overrides: Seq
     given = [apply_override(data, text) for text in overrides]
     try:
         # JSON mode: strict about numbers and booleans, yet lists may be tuples and strings enums or paths.
-        return model_type.model_validate_json(json.dumps(model_type.as_written_now(data), default=str), strict=True)
+        return model_type.model_validate_json(json.dumps(data, default=str), strict=True)
     except pydantic.ValidationError as error:
         where = "" if path is None else f"{path}: "
         raise UserError(f"{where}{explain(error, model_type, given)}") from error

@@ -7,7 +7,6 @@ memory_policy("my_package.memory:FirstAndLast")     ->  a memory of your own
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +22,6 @@ KNOWN = (
     "summary(n), capped(n), belief, external(k), dropout(p), none; for chat agents also fold(auto)"
 )
 """The names that ship; k and n are at least 1, p is a percentage."""
-_RENAMED = {"keep": "full", "mask": "archive"}
-"""Names that programs from before 0.2 have; they are taken, with a warning."""
 
 
 def memory_policy(name: str | MemoryPolicy) -> MemoryPolicy:
@@ -38,9 +35,6 @@ def memory_policy(name: str | MemoryPolicy) -> MemoryPolicy:
         return name
     match = re.fullmatch(r"([^()]+?)(?:\(([a-z0-9, ]*)\))?", name.strip())
     head, written = (match[1], match[2] or "") if match else (name, "")
-    if head in _RENAMED and head not in register.memory.names():
-        warnings.warn(f"memory {head!r} is called {_RENAMED[head]!r} now", DeprecationWarning, stacklevel=3)
-        head = _RENAMED[head]
     shipped = head in POLICIES or (":" not in head and head not in register.memory.names())
     try:
         numbers = [_number(word.strip(), head) for word in written.split(",") if word.strip()]

@@ -10,9 +10,7 @@ A stage without a section is skipped. Stages run in this order: recall, sft, rl.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -23,13 +21,11 @@ from mem1.engines.config import Engines, LocalModel
 from mem1.envs.tasks import Tasks
 from mem1.recipe.evaluation import Evaluation, JudgeConfig, RunWarnings
 from mem1.recipe.model import Distributed, Lora, ModelConfig
-from mem1.recipe.protocol import FRAMED, TOOLS, Protocol, ProtocolChoice
+from mem1.recipe.protocol import Protocol, ProtocolChoice
 from mem1.recipe.rl import LocalRollouts, MemoryName, Rl, Rollouts
 from mem1.recipe.supervised import Recall, Sft
 from mem1.registry import register
 from mem1.rollout import Budget
-
-log = logging.getLogger(__name__)
 
 WriterName = Annotated[str, AfterValidator(lambda name: register.writer.get(name) and name)]
 
@@ -45,16 +41,6 @@ class Kept(Config):
 
 class Recipe(Config):
     """A recipe: everything that `mem1 train` and `mem1 eval` need to know."""
-
-    RENAMED: ClassVar = {
-        "context": "memory",
-        "rl.curriculum.context": "memory",
-        "sft.contexts": "sft.memories",
-        "vocabulary": "protocol.base (paper, released, published, ...); memory and tasks add the tags that they need",
-        "chat": "protocol=tools (thoughts and template are keys of [protocol])",
-        "model.chat_template": "protocol=framed",
-    }
-    """Key of an earlier version -> what replaces it."""
 
     seed: Seed = 0
     memory: MemoryName = "constant"
@@ -94,25 +80,6 @@ class Recipe(Config):
     """Where numbers go besides metrics.jsonl: tensorboard, wandb, trackio, mlflow, a registered name, or
     package.module:Name; empty: nowhere."""
     warnings: RunWarnings = RunWarnings()
-
-    @classmethod
-    def as_written_now(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Read `[chat]` and model.chat_template, which say one thing each, as the protocol that replaces them.
-
-        Beside a protocol, or with keys that [protocol] has not, they are mistakes like any other earlier key.
-        """
-        if "protocol" in given:
-            return given
-        model, chat = given.get("model"), given.get("chat")
-        framed = model.get("chat_template") if isinstance(model, Mapping) else None
-        if isinstance(chat, Mapping) and chat.keys() <= {"thoughts", "template"} and framed is None:
-            log.warning("chat is called protocol now; it is read as protocol.kind = tools with its keys")
-            return {key: value for key, value in given.items() if key != "chat"} | {"protocol": {"kind": TOOLS, **chat}}
-        if framed is True and chat is None and isinstance(model, Mapping):
-            log.warning("model.chat_template is called protocol now; it is read as protocol = framed")
-            rest = {key: value for key, value in model.items() if key != "chat_template"}
-            return {**given, "model": rest, "protocol": FRAMED}
-        return given
 
     @property
     def demonstrated(self) -> tuple[int, ...]:
