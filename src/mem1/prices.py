@@ -131,8 +131,7 @@ def price_class(name: str) -> PriceClass:
     """The price class with this name. Raises UserError, listing the known ones, for any other name."""
     if name not in PRICE_CLASSES:
         raise UserError(
-            f"unknown price class {name!r}{suggestion(name, PRICE_CLASSES)}; known: {', '.join(PRICE_CLASSES)}; or "
-            "give --fresh, --cached, --write and --output"
+            f"unknown price class {name!r}{suggestion(name, PRICE_CLASSES)}; known: {', '.join(PRICE_CLASSES)}"
         )
     return PRICE_CLASSES[name]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mem1.extras.probe.retained import Text, invented
-from mem1.messages.exact import Source, dates, is_exact, normal, quotations, verified, words
+from mem1.messages.exact import Source, calendar, is_exact, normal, quotations, verified, words
 
 SOURCE = """\
 [result of read_file] Ticket OPS-1471: the limit of 1,200 calls is set in /srv/eu/limits-7.toml since 3 May 2027.
@@ -126,24 +126,69 @@ def test_ten_thousand_hostile_notes_invent_nothing():
 
 
 def test_quotations_and_dates_are_found():
-    assert list(quotations('He said "yes, \'now\'" and `x = 1`, “no”; "open')) == ["yes, 'now", "x = 1", "no"]
-    flat = [
-        "on",
-        "3",
-        "may",
-        "2027",
-        "or",
-        "may",
-        "4",
-        "2027",
-        "or",
-        "2027-05-06",
-        "or",
-        "31",
-        "june",
-        "or",
-        "3",
-        "may",
+    assert list(quotations('He said "yes, \'now\'" and `x = 1`, “no” or "no”; "open')) == [
+        "yes, 'now",
+        "x = 1",
+        "no",
+        "no",
+        "open",
     ]
-    assert list(dates(flat)) == [("2027-05-03", (1, 2, 3)), ("2027-05-04", (5, 6, 7)), ("2027-05-06", (9,))]
+    assert calendar("on 3 may 2027, or may 4, 2027 or 2027-05-06t10") == {
+        *((2027, 5, day) for day in (3, 4, 6)),
+        *((5, number) for number in (3, 4, 6, 2027)),
+    }
+    assert calendar("31 june or 3rd of may; jun 2026") == {(6, 31), (5, 3), (6, 2026)}
+    assert calendar("may 12345, 1999 maybe 3") == set()
     assert list(words('"Yes," (he) said: — [12].')) == ["Yes", "he", "said", "—", "12"]
+
+
+@pytest.mark.parametrize(
+    ("note", "source"),
+    [
+        ("price 99 EUR", "19.99 EUR"),
+        ("takes 5 hours", "1.5 hours"),
+        ("version v2.10", "v2.10.3 is out"),
+        ("temperature -5", "rooms 3-5"),
+        ("id 8443", "77-8443-99"),
+        ("read /etc/passwd", "./fixtures/etc/passwd"),
+        ("delete /data/prod", "tmp/data/prod"),
+        ("host bank.example.com", "bank.example.com.evil.net"),
+        ("mail bob@corp.com", "not.bob@corp.com"),
+        ("table users_eu", "old_users_eu_tmp"),
+        ("id 101102103", '{"ids":[101,102,103]}'),
+        ("limit 200", "a limit of 1,200"),
+        ("due 3 May", "due 3 June 2027; you may pay earlier"),
+        ("due 14 June", "3 June 2027, 14 May 2027"),
+        ("due June 2026", "due June 2027, since 2026"),
+        ('Anna: "purge it all', 'Anna: "do not purge it"'),
+        ('Anna: \u201cpurge it all"', 'Anna: "do not purge it"'),
+        ("Anna: \u201epurge it all\u201c", 'Anna: "do not purge it"'),
+        ("port\u00b49999 open", "port 8443 open"),
+        ("delete production_users_table", "keep production_orders_table"),
+        ("in /srv/us/limits-7.toml", "in /srv/eu/limits-7.toml"),
+        ("see user_id_map", "the user_ip_map"),
+    ],
+)
+def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, source: str):
+    assert verified(note, source) is None
+
+
+@pytest.mark.parametrize(
+    ("note", "source"),
+    [
+        ("INV-1 due: 2027-05-03", '{"id":"INV-1","due":"2027-05-03"}'),
+        ("INV-1 due: 3 May 2027", '{"id":"INV-1","due":"3 May 2027"}'),
+        ("INV-1 due: 3 May 2027", "INV-1 due=2027-05-03"),
+        ("started 2027-05-03", "2027-05-03T10:22:01Z"),
+        ("log of 2027-05-03", "/var/log/app-2027-05-03.log"),
+        ("due 3 May 2027", "on the 3rd of May 2027"),
+        ("ids 101, 102", '{"ids":[101,102]}'),
+        ("limits.toml in /srv/eu", "/srv/eu/limits.toml"),
+        ("host x.org", "https://x.org/a"),
+        ("30 days", "a 30-day window"),
+        ("see bank.example.com", "at bank.example.com. Then"),
+        ("uses Vec(u8_t)", "uses Vec<u8_t>"),
+    ],
+)
+def test_what_stands_in_json_dates_paths_and_addresses_is_found(note: str, source: str):
+    assert verified(note, source) == note

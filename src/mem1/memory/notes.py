@@ -55,9 +55,13 @@ def read_note(text: str) -> Note:
     text = text.strip()
     if match := _LABELLED.match(text):
         return Note(text, f"Q{int(match[1])}", match[2].strip())
-    if match := _KEYED.match(text):
-        return Note(text, match[1].strip().lower(), match[2].strip())
-    return Note(text, "", text)
+    return Note(text, *(keyed(text) or ("", text)))
+
+
+def keyed(text: str) -> tuple[str, str] | None:
+    """(key in lower case, value) of "Harbour: built in 1901"; None: it has no key."""
+    match = _KEYED.match(text)
+    return None if match is None else (match[1].strip().lower(), match[2].strip())
 
 
 def standing(turns: Sequence[Exchange], first: int = 0) -> dict[int, tuple[int, ...]]:

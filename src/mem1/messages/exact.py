@@ -4,16 +4,19 @@
     verified("The queue dead_leters", "The queue dead_letters is full")      ->   "The queue dead_letters": repaired
     verified("Ticket OPS-9 is open", "Ticket OPS-1471 is open")              ->   None: nothing in the source is near it
 
-An exact word (`is_exact`) must stand in the source, in small or large letters, with or without the commas of thousands;
-a date in any of three forms, and a month beside a number. One that does not is replaced by the only exact word of the
-source that differs in a letter, never in a digit, and otherwise the note is dropped. So what is kept can be wrong in
-what it says of exact words, not in them. Words without digits, "_", "/" or "." are not looked at.
+An exact word (`is_exact`) must stand in the source whole, not as a piece of a longer one ("99" in "19.99", "users_eu"
+in "old_users_eu"), in small or large letters, with or without the commas of thousands; a date in any of three forms; a
+month beside a number as such a pair. A word that does not is replaced by the only exact word of the source that differs
+in a letter of a name of four or more, never in a digit, and otherwise the note is dropped. So what is kept can be wrong
+in what it says of exact words, not in them. Words without digits, "_", "/" or "." are not looked at. "80,443" is one
+number in prose, and two in brackets.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,27 +24,43 @@ from rapidfuzz.distance import OSA
 
 _AROUND = ".,;:!?()[]{}<>\"'`*|=\u201c\u201d\u2018\u2019\u00ab\u00bb"
 """Signs around words."""
-_QUOTES = {'"': '"', "`": "`", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
+_QUOTES = {
+    '"': '"\u201d',
+    "`": "`",
+    "\u201c": '\u201d"',
+    "\u201e": '\u201c\u201d"',
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+    "\u00bb": "\u00ab",
+}
+"""Sign that opens a quotation -> those that close it."""
 _MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
 _DOTTED = 3
 """Letters of "e.g", which is no name."""
-_SLIP = 6
-"""A word may be repaired by one letter for so many of its own, at least one."""
 _SHORTEST = 4
-"""Letters of a word that is repaired; of shorter ones too many others are one letter away."""
+"""Letters of a name, between other signs, that is repaired; of shorter ones too many others are one letter away."""
+_THOUSANDS = re.compile(r"(?<![\w.\[])(?<!\w,)\d{1,3}(?:,\d{3})+(?!,?\w)(?!\])")
+_JOINS_BEFORE, _JOINS_AFTER = "-_.", "-_.@"
+"""Signs by which a longer word goes on, before and behind a whole one. A path goes on by a slash, but its pieces are
+names of their own."""
+_EDGES = "-_./\\@+"
+"""Signs that do not begin or end a word behind, or before, a letter or digit."""
+_YEAR, _FIRST_YEAR = 4, 1_000
+"""Digits of a year, and the first one with so many."""
+_ISO = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
+_DAY_OR_YEAR = re.compile(r"(\d{1,2}|\d{4})(?:st|nd|rd|th)?")
+_RUNS = re.compile(r"\d+(?:st|nd|rd|th)?(?![^\W_])|[^\W\d_]+|[\w]+")
+
+
+_ROUND = str.maketrans("<>", "()")
 
 
 def normal(text: str) -> str:
-    """Small letters, single spaces, digits without commas between them."""
-    flat = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    parts = flat.split(",")
-    joined = [parts[0]]
-    for part in parts[1:]:
-        thousands = joined[-1][-1:].isdigit() and part[:3].isdigit() and len(part) > 2 and not part[3:4].isdigit()
-        joined.append(part if thousands else f",{part}")
-    return "".join(joined)
+    """Small letters, single spaces, round brackets for angles, thousands without commas."""
+    flat = " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_ROUND).split())
+    return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), flat)
 
 
 def words(text: str) -> Iterator[str]:
@@ -77,6 +96,25 @@ def _goes_on(neighbour: str, edge: str) -> bool:
     return neighbour.isalnum() and edge.isalnum()
 
 
+def _is_whole(start: int, wanted: str, text: str) -> bool:
+    """Whether what stands there is no piece of a longer exact word: "-5" in "3-5", "x.com" in "x.com.evil.net"."""
+    end = start + len(wanted)
+    before, behind = text[max(0, start - 2) : start][::-1], text[end : end + 2]
+    return not (
+        _continues(before, wanted[0], wanted, _JOINS_BEFORE) or _continues(behind, wanted[-1], wanted, _JOINS_AFTER)
+    )
+
+
+def _continues(beyond: str, edge: str, wanted: str, joins: str) -> bool:
+    """`beyond`: the two signs next to the word, the nearer one first."""
+    near, far = beyond[:1], beyond[1:2]
+    if edge in _EDGES:
+        return near.isalnum()
+    if not near or near not in joins or not far.isalnum():
+        return False
+    return not (near == "-" and wanted.isdecimal() and far.isalpha())  # "30-day" is thirty days
+
+
 @dataclass(frozen=True)
 class Source:
     """What notes are about; looked through once for many of them."""
@@ -94,33 +132,41 @@ class Source:
         return {normal(word): word for word in found}
 
     @cached_property
-    def dates(self) -> frozenset[str]:
-        return frozenset(day for day, _ in dates(list(words(self.normal))))
+    def calendar(self) -> Calendar:
+        return calendar(self.normal)
+
+    def has(self, word: str) -> bool:
+        """Whether an exact word, in the form of `normal`, stands in it as a whole one."""
+        return any(_is_whole(start, word, self.normal) for start in places(word, self.normal))
 
     def nearest(self, word: str) -> str | None:
         """The only exact word that is a slip of the pen away, with the same digits."""
-        most = max(1, len(word) // _SLIP)
-        if len(word) < _SHORTEST:
-            return None
-        near = [own for own in self.exact if OSA.distance(own, word, score_cutoff=most) <= most]
+        near = [own for own in self.exact if OSA.distance(own, word, score_cutoff=1) <= 1 and _is_slip(own, word)]
         return self.exact[near[0]] if len(near) == 1 and _digits(near[0]) == _digits(word) else None
+
+
+def _is_slip(own: str, word: str) -> bool:
+    """Whether names of four letters or more are all that differs."""
+    pairs = list(zip(*(re.split(r"[\W_]+", each) for each in (own, word)), strict=False))
+    alike = len(re.findall(r"[\W_]+", own)) == len(re.findall(r"[\W_]+", word))
+    return alike and all(a == b or min(len(a), len(b)) >= _SHORTEST for a, b in pairs)
 
 
 def verified(note: str, source: Source | str) -> str | None:
     """The note, repaired where that can be done; None: it says something exact that its source does not."""
     given = Source(source) if isinstance(source, str) else source
-    note = " ".join(note.split())
+    flat = [part for word in note.split() for part in _parted(word)]
+    note = " ".join(flat)
     if not all(normal(quoted) in given.normal for quoted in quotations(note)):
         return None
-    flat = note.split()
-    bare = [next(words(normal(word)), "") for word in flat]
-    days = dict(dates(bare))
-    if not given.dates.issuperset(days):
+    if not calendar(normal(note)) <= given.calendar:
         return None
-    dated = {at for found in days.values() for at in found}
+    bare = [next(words(normal(word)), "") for word in flat]
     for at, word in enumerate(bare):
-        checked = is_exact(word) or word.isdecimal() or _is_month(bare, at)
-        if at in dated or not checked or stands(word.removesuffix("'s").removesuffix("\u2019s"), given.normal):
+        checked = is_exact(word) or word.isdecimal()
+        if not checked or _ISO.fullmatch(word) or given.has(word.removesuffix("'s").removesuffix("\u2019s")):
+            continue
+        if _is_of_date(bare, at):  # what it says was compared as a whole
             continue
         instead = given.nearest(word)
         if instead is None or normal(instead) in bare:  # a second one would make another statement of it
@@ -130,37 +176,70 @@ def verified(note: str, source: Source | str) -> str | None:
     return " ".join(flat)
 
 
+def _parted(word: str) -> list[str]:
+    """The word; or its parts, where a sign in it is an accent with a space of its own."""
+    flat = unicodedata.normalize("NFKC", word).split()
+    return flat if len(flat) > 1 else [word]
+
+
 def _digits(word: str) -> str:
     return "".join(sign for sign in word if sign.isdigit())
 
 
-def _is_month(flat: list[str], at: int) -> bool:
-    """Whether it names a month beside a number."""
-    beside = flat[max(0, at - 1) : at] + flat[at + 1 : at + 2]
-    named = any(month.startswith(flat[at]) for month in _MONTHS)
-    return len(flat[at]) > 2 and named and any(word[:1].isdigit() for word in beside)
+def _is_of_date(bare: list[str], at: int) -> bool:
+    """Whether it is the day or the year beside a month, or the year behind "may 3"."""
+    if not _DAY_OR_YEAR.fullmatch(bare[at]):
+        return False
+    last, first = bare[max(0, at - 2) : at], bare[at + 1 : at + 2]
+    behind_a_day = len(last) > 1 and _DAY_OR_YEAR.fullmatch(last[-1]) is not None and _month(last[0]) > 0
+    return any(map(_month, [*last[-1:], *first])) or (behind_a_day and len(bare[at]) == _YEAR)
+
+
+def _month(word: str) -> int:
+    """Its number, from 1; 0: the word names none, in whole or by its first three letters or more."""
+    if len(word) < len("may"):
+        return 0
+    return next((number for number, month in enumerate(_MONTHS, 1) if month.startswith(word)), 0)
 
 
 def quotations(text: str) -> Iterator[str]:
-    """What stands in quotation marks or backticks."""
+    """What stands in quotation marks or backticks; behind one that is not closed, all."""
     start, close = -1, ""
     for at, sign in enumerate(text):
-        if start >= 0 and sign == close:
+        if start >= 0 and sign in close:
             if quoted := text[start:at].strip(_AROUND + " "):
                 yield quoted
             start = -1
         elif start < 0 and sign in _QUOTES:
             start, close = at + 1, _QUOTES[sign]
+    if start >= 0 and (quoted := text[start:].strip(_AROUND + " ")):
+        yield quoted
 
 
-def dates(flat: Sequence[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Days as "2027-05-03", and where their words are: "3 may 2027", "may 3 2027" and "2027-05-03" are found."""
-    for at, word in enumerate(flat):
-        parts = word.split("-")
-        if [len(part) for part in parts] == [4, 2, 2] and all(part.isdecimal() for part in parts):
-            yield word, (at,)
-        if at + 2 >= len(flat) or not flat[at + 2].isdecimal() or len(flat[at + 2]) != 4:
+Calendar = frozenset[tuple[int, ...]]
+"""(year, month, day), and what stands beside a month: (month, day) and (month, year)."""
+
+
+def calendar(text: str) -> Calendar:
+    """The dates of a text in the form of `normal`: "3 may 2027", "may 3, 2027", "2027-05-03", "3 may", "may 2027".
+
+    calendar("on 3 may 2027")  ->  {(2027, 5, 3), (5, 3), (5, 2027)}
+    """
+    found = set[tuple[int, ...]]()
+    for year, month, day in ((int(part) for part in match.groups()) for match in _ISO.finditer(text)):
+        found |= {(year, month, day), (month, day), (month, year)}
+    runs = [run for run in _RUNS.findall(text) if run != "of"]
+    for at, run in enumerate(runs):
+        if not (month := _month(run)):
             continue
-        day, month = (word, flat[at + 1]) if word.isdecimal() else (flat[at + 1], word)
-        if day.isdecimal() and 1 <= int(day) <= 31 and month in _MONTHS:
-            yield f"{flat[at + 2]}-{_MONTHS.index(month) + 1:02d}-{int(day):02d}", (at, at + 1, at + 2)
+        before, *behind = (_number(runs, place) for place in (at - 1, at + 1, at + 2))
+        found |= {(month, number) for number in (before, behind[0]) if number}
+        days = {(behind[0], month, before), (behind[1], month, behind[0])}
+        found |= {day for day in days if day[0] >= _FIRST_YEAR and 0 < day[2] < _FIRST_YEAR}
+    return frozenset(found)
+
+
+def _number(runs: list[str], at: int) -> int:
+    """The day or year that stands there; 0: none does."""
+    match = _DAY_OR_YEAR.fullmatch(runs[at]) if 0 <= at < len(runs) else None
+    return int(match[1]) if match else 0

@@ -112,6 +112,8 @@ class Memory:
                 "a memory has `write`, the agent's own model, or a `writer` beside it; leave out one of them"
             )
         if writer is not None:
+            if not callable(getattr(writer, "write", None)):
+                raise UserError(f"{type(writer).__name__} is no writer: it has no method write (mem1.messages.Writer)")
             check_takes_notes(self.policy, self.name)
         self._write = write
         self._desk = None if writer is None else Desk(writer, self.form, states)
@@ -140,7 +142,7 @@ class Memory:
         is asked. `beside`: tokens that are
         sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
         `owner`: what tells conversations with equal messages apart, such as a system prompt that is none of them; each
-        owner has states of its own.
+        owner has states of its own. Owners who share what stands before a slash take turns at a writer as one.
         """
         now = self._begin(messages, pending, write or self._write, beside, owner)
         while now.request is not None:
@@ -181,7 +183,9 @@ class Memory:
         if self._desk is not None:
             given = messages or () if shown is None else shown.messages
             if (text := self._desk.recalled(handle, given, None if shown is None else shown.trail)) is not None:
-                return text[max(0, start) :]
+                if start and not 0 < start < len(text):
+                    raise UserError(f"{handle!r:.40} ends after {len(text)} characters; start={start} is too far")
+                return text[start:]
         return recall(messages or () if shown is None else shown.log, handle, start=start, form=self.form.name)
 
     @property
@@ -198,6 +202,12 @@ class Memory:
         Returns whether it has: not where it failed on an exchange, which it is given again with a later prompt.
         """
         return self._desk is None or self._desk.flush(timeout_s)
+
+    def close(self) -> None:
+        """Keeps in `states` what the writer has read since `prompt` was last called; it reads no more. For the end of a
+        process."""
+        if self._desk is not None:
+            self._desk.close()
 
     @property
     def shows_handles(self) -> bool:
@@ -286,7 +296,7 @@ class Memory:
         last = min(progress.written + (STATE in self.policy.asks), len(progress.ends))
         until = len(keys) if last == now.exchanges else max(progress.ends[:last], default=0)
         notes = within(progress.notes, self.bounds.state, self.bounds.count)
-        state, _ = state_in("\n".join([note.text for note in notes]), self.form)
+        state = "\n".join(notes)  # each is harmless by itself; read as a reply, they might not be together
         if state and self._leaves(now, until, last):
             self.states[keys[until - 1]] = state
             log = self._with_known_state(now.messages, keys)
@@ -294,7 +304,7 @@ class Memory:
         if now.exchanges >= now.known.asks_from:
             unread = len(progress.ends) - progress.written
             self._learn(now, asks_from=2 * now.exchanges)
-            self._tell("unwritten", now, why=f"{len(notes)} notes; {unread} exchanges are yet to be read")
+            self._tell("unread", now, why=f"{len(notes)} notes; {unread} exchanges are yet to be read")
         return now
 
     def _leaves(self, now: Underway, until: int, last: int) -> bool:

@@ -22,8 +22,8 @@ class Event:
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
-    "unwritten": a writer failed, or has not written yet what a state is due of; "appends": a state would be due, but
-    appending is still cheaper; "cut": the bound of the prompt took more than results and exchanges."""
+    "unwritten": a writer failed; "unread": it has not written yet what a state is due of; "appends": a state would be
+    due, but appending is still cheaper; "cut": the bound of the prompt took more than results and exchanges."""
     policy: str
     exchange: int
     """Exchanges of the conversation so far."""
@@ -38,8 +38,8 @@ class Event:
     left_out: tuple[str, ...] = ()
     """Handles that were not left out before."""
     why: str = ""
-    """For "no_state": what the model did instead; for "unwritten": what failed, or is missing; for "appends":
-    `Memory.advice`; for "cut": what."""
+    """For "no_state": what the model did instead; for "unwritten": what failed; for "unread": what is missing; for
+    "appends": `Memory.advice`; for "cut": what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

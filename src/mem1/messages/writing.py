@@ -9,38 +9,39 @@
 
 One thread reads while there is something to read, so nobody waits for the writer, and a process ends without it. A page
 belongs to exactly these messages, as states do (`mem1.messages.sessions`): a history that is sent anew finds its pages,
-and conversations that begin alike share those of what is alike. Notes are checked against what was read
-(`mem1.messages.exact`). A page that fails is tried again after 2 exchanges of its conversation, then 4, and so on, and
-those behind it wait.
+and conversations that begin alike share those of what is alike. What is kept of notes is checked against what was read
+(`mem1.messages.written`). A page that fails is tried again after 2 exchanges of its conversation, then 4, and so on,
+and those behind it wait.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple, Protocol
 
 from mem1.messages.assembly import without_states
 from mem1.messages.bounds import beginning, estimated, oldest
-from mem1.messages.folding import state_in
 from mem1.messages.selecting import waits
 from mem1.messages.sessions import Latest, Trail, keys_of, newest
 from mem1.messages.transcript import Exchange, Form, Message, Part, User, said, texts
-from mem1.messages.written import LASTING, WrittenNote, checked, standing
+from mem1.messages.waiting import Unread, Waiting
+from mem1.messages.written import LASTING, WrittenNote, checked, sight
 
+_BEGINS = re.compile(r"(?<=\n)(?=\[(?:user|assistant|result of)\b)")
 PART_TOKENS, SIGHT = 400, 4
 """Estimated tokens of an exchange, and the newest notes on what was before the last part, that a writer is shown."""
+PAGE = " page"
+"""How the name of a page ends among kept states."""
 LONGEST_PAUSE = 32
 """Exchanges after which what has often failed is tried again."""
-_LONGEST = 400
-"""Characters of a line that can be a note."""
-MOST_LINES = 64
-"""Lines of one reading that are looked at."""
 _REMEMBERED = 10_000
-"""Pages by their keys, and pages that wait for the writer at most; the others are given to it later."""
+"""Pages by their keys, and pages that wait for the writer at most."""
 _WAITING = 64 << 20
 """Characters that wait for the writer at most."""
 
@@ -100,24 +101,6 @@ class Progress(NamedTuple):
     """What it last failed with there; empty: it did not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unread:
-    """A page that is yet to be written."""
-
-    key: str
-    until: int
-    before: str
-    """Key of the page before; empty: it is the first."""
-    task: str
-    lines: tuple[str, ...]
-    exchanges: int
-    """Of the conversation, when it was given to the writer."""
-
-    @property
-    def characters(self) -> int:
-        return sum(map(len, self.lines))
-
-
 class _Failure(NamedTuple):
     times: int
     again: int
@@ -135,10 +118,9 @@ class Desk:
         self._writer, self._form, self._kept = writer, form, kept
         self._pages: Latest[Page] = Latest(_REMEMBERED)
         self._failed: Latest[_Failure] = Latest(_REMEMBERED)
-        self._unread: dict[str, _Unread] = {}
-        self._characters = 0
-        """Of what is unread."""
+        self._unread = Waiting(_REMEMBERED, _WAITING)
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._changed = threading.Condition()
         self._owners: Latest[str] = Latest(_REMEMBERED)
         """Of conversations, by their messages alone: whoever recalls a note need not know whose they are."""
@@ -155,7 +137,7 @@ class Desk:
         with self._changed:
             page = self._newest(keys)
             until = 0 if page is None else page.until
-            failure = self._give(ready, until, keys, len(ends))
+            failure = self._give(ready, until, trail, len(ends))
         given = [line for line in (state or "").splitlines() if line.strip()]
         return Progress(
             notes=(*map(WrittenNote, given), *_notes(page)),
@@ -175,8 +157,8 @@ class Desk:
             page = self._newest(keys)
         wanted = _plain(name)
         if wanted == "notes":
-            return "\n".join([note.text for note in _notes(page)]) or "nothing was noted yet"
-        while page is not None and wanted not in [_plain(note.text) for note in page.notes]:
+            return "\n".join([note.kept for note in _notes(page)]) or "nothing was noted yet"
+        while page is not None and wanted not in [_plain(note.kept) for note in page.notes if note.kept]:
             page = page.before
         if page is None:
             return None
@@ -187,43 +169,52 @@ class Desk:
     def flush(self, timeout_s: float | None) -> bool:
         """Waits until nothing waits for the writer. Returns whether all that was given to it is written."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._unread, timeout_s) and not self._failed
+            return self._changed.wait_for(lambda: not len(self._unread), timeout_s) and not self._failed
 
-    def _give(self, parts: Sequence[Part], until: int, keys: Sequence[str], exchanges: int) -> _Failure | None:
+    def close(self) -> None:
+        """Keeps what was written since it was last asked for. Nothing is given to the writer any more."""
+        with self._changed:
+            self._closed = True
+            for page in list(self._pages.values()):
+                self._keep(page)
+
+    def _give(self, parts: Sequence[Part], until: int, trail: Trail, exchanges: int) -> _Failure | None:
         """Returns the failure at the first page that is not written."""
-        given, _ = newest(self._unread, keys) or (0, None)
-        first = None
+        keys, first = trail.keys, None
+        request = self._unread.request(keys[until:])
+        given = max([at for at, key in enumerate(keys, 1) if key in self._unread], default=0)
         before = keys[max(given, until) - 1] if max(given, until) else ""
         for unit in _units(parts, max(given, until)):
             end = max([part.end for part in unit])
             failure = self._failed.get(keys[end - 1])
             first = failure if first is None and given <= until else first
-            if self._is_full or (failure is not None and exchanges < failure.again):
+            if failure is not None and exchanges < failure.again:
                 break
-            unread = self._unread[keys[end - 1]] = _Unread(
+            unread = Unread(
                 key=keys[end - 1],
+                owner=trail.owner,
                 until=end,
                 before=before,
                 task=next((texts(part.message.get("content")) for part in parts if isinstance(part, User)), ""),
                 lines=tuple(lines_of(unit, self._form)),
                 exchanges=exchanges,
             )
-            self._characters += unread.characters
+            if not self._unread.add(unread, request):
+                break
             before = keys[end - 1]
-        if self._unread and (self._thread is None or not self._thread.is_alive()):  # as in a process that was forked
-            self._thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
-            self._thread.start()
+        alive = self._thread is not None and self._thread.is_alive()  # not in a process that was forked
+        if len(self._unread) and not self._closed and not alive:
+            thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
+            with suppress(RuntimeError):  # no thread can be started: the next request tries again
+                thread.start()
+                self._thread = thread
         return first
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._unread) >= _REMEMBERED or self._characters >= _WAITING
 
     def _work(self) -> None:
         """Writes pages until none is left."""
         while True:
             with self._changed:
-                unread = next(iter(self._unread.values()), None)
+                unread = None if self._closed else self._unread.next()
                 if unread is None:
                     self._thread = None
                     return
@@ -236,88 +227,87 @@ class Desk:
                 except BaseException as error:  # whatever a writer raises; the thread goes on with the next page
                     written = error
             with self._changed:
-                del self._unread[unread.key]
-                self._characters -= unread.characters
+                self._unread.take(unread.key)
                 if isinstance(written, Page):
                     self._pages[unread.key] = written
                     self._failed.pop(unread.key, None)
                 elif written is not None:
                     times = 1 + (found.times if (found := self._failed.get(unread.key)) else 0)
                     again = unread.exchanges + min(2**times, LONGEST_PAUSE)
-                    self._failed[unread.key] = _Failure(times, again, f"{type(written).__name__}: {written}")
+                    self._failed[unread.key] = _Failure(times, again, _words(written))
                 self._changed.notify_all()
 
-    def _written(self, unread: _Unread, before: Page | None) -> Page:
-        notes, number = _notes(before), 0 if before is None else before.parts
-        since, parts = len(notes), list(parts_of(unread.lines, PART_TOKENS))
+    def _written(self, unread: Unread, before: Page | None) -> Page:
+        number, found = 0 if before is None else before.parts, list[WrittenNote]()
+        parts = list(parts_of(unread.lines, PART_TOKENS))
         for at, part in enumerate(parts, number):
-            lines = self._writer.write(reading_of(unread.task, notes, at, part))
-            if isinstance(lines, str):
-                raise TypeError("a writer returns a list of lines; this one returned a text")
-            found = checked([line for line in islice(lines, MOST_LINES) if len(line) <= _LONGEST], part, at)
-            # no calls, no thoughts
-            notes += [note for note in found if state_in(note.text, self._form)[0] == note.text]
-        return Page(unread.key, unread.until, tuple(notes[since:]), number + len(parts), before)
+            reading = reading_of(unread.task, chain(reversed(found), _newest_first(before)), at, part)
+            found += checked(self._writer.write(reading), part, at)
+        return Page(unread.key, unread.until, tuple(found), number + len(parts), before)
 
     def _newest(self, keys: Sequence[str]) -> Page | None:
         """The last page of a conversation, kept if it was not, or as it was kept."""
-        found = newest(self._pages, keys)
+        number, page = newest(self._pages, keys) or (0, None)
         if self._kept is None:
-            return None if found is None else found[1]
-        page = self._read(keys) if found is None else found[1]
-        each = page
-        while each is not None and (name := _name(each.key)) not in self._kept:
-            before = "" if each.before is None else each.before.key
-            notes = [[note.text, note.part, note.place] for note in each.notes]
-            self._kept[name] = json.dumps([before, each.until, each.parts, notes], ensure_ascii=False)
-            each = each.before
+            return page
+        page = self._read(keys[number:]) or page
+        self._keep(page)
         return page
 
+    def _keep(self, page: Page | None) -> None:
+        while self._kept is not None and page is not None and (name := _name(page.key)) not in self._kept:
+            before = "" if page.before is None else page.before.key
+            notes = [[note.text, note.part, note.place, note.checked] for note in page.notes]
+            self._kept[name] = json.dumps([before, page.until, page.parts, notes], ensure_ascii=False)
+            page = page.before
+
     def _read(self, keys: Sequence[str]) -> Page | None:
-        """The last page that is kept with all before it."""
+        """The last page that is kept, with all before it; None: one of them is not."""
         assert self._kept is not None
         key = next((key for key in reversed(keys) if _name(key) in self._kept), "")
         kept: list[tuple[str, int, int, tuple[WrittenNote, ...]]] = []
-        while key:
-            text = self._kept.get(_name(key))
-            if text is None:
+        while key and key not in self._pages:
+            try:
+                before, until, parts, notes = json.loads(self._kept[_name(key)])
+                kept.append((key, int(until), int(parts), tuple([WrittenNote(*note) for note in notes])))
+            except (KeyError, ValueError, TypeError):  # one that has left, or was written by something else
                 return None
-            before, until, parts, notes = json.loads(text)
-            kept.append((key, until, parts, tuple([WrittenNote(*note) for note in notes])))
-            key = before
-        page = None
+            key = str(before)
+        page = self._pages.get(key)
         for key, until, parts, notes in reversed(kept):
             page = self._pages[key] = Page(key, until, notes, parts, page)
         return page
 
 
-def reading_of(task: str, notes: Sequence[WrittenNote], number: int, part: str) -> Reading:
+def reading_of(task: str, newest_first: Iterable[WrittenNote], number: int, part: str) -> Reading:
     """What a writer is shown of the part of this number, after these notes on those before it."""
-    at = len(notes)
-    while at and notes[at - 1].part == number - 1 >= 0:
-        at -= 1
-    replaced = {note.subject for note in notes[at:]}
-    older = [note for note in standing(notes[:at]) if note.subject not in replaced]
-    shown = [*older[-SIGHT:], *notes[at:]]
+    older, latest = sight(newest_first, number, SIGHT)
+    shown = [*older, *latest]
     return Reading(
         task=task,
         notes=tuple([note.text for note in shown]),
-        latest=len(notes) - at,
+        latest=len(latest),
         begins=tuple([note.place == 0 for note in shown]),
         exchange=part,
     )
 
 
 def lines_of(parts: Iterable[Part], form: Form) -> Iterator[str]:
-    """The texts of parts as a writer reads them: "[assistant] I look. search({...})", "[result of search] ..."."""
+    """The texts of parts as a writer reads them: "[assistant] I look. search({...})", "[result of search] ...". A
+    line in them that would begin such a text is moved in by a space."""
     for part in parts:
         if isinstance(part, User):
-            yield f"[user] {texts(part.message.get('content'))}"
+            yield f"[user] {one_text(texts(part.message.get('content')))}"
             continue
         calls = [f"{call.name}({call.arguments})" for call in part.calls]
-        yield f"[assistant] {' '.join([text for text in (said(part), *calls) if text])}"
+        yield f"[assistant] {one_text(' '.join([text for text in (said(part), *calls) if text]))}"
         for result in part.results:
-            yield f"[result of {result.call.name}] {texts(form.content_of(result))}"
+            yield f"[result of {result.call.name}] {one_text(texts(form.content_of(result)))}"
+
+
+def one_text(text: str) -> str:
+    """The text with no line that begins another one, as "[user] From now on ..." in a result would."""
+    return _BEGINS.sub(" ", text)
 
 
 def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
@@ -354,13 +344,23 @@ def _units(parts: Sequence[Part], since: int) -> Iterator[list[Part]]:
         yield found
 
 
-def _notes(page: Page | None) -> list[WrittenNote]:
-    """Notes of a page and all before it, oldest first."""
-    found = list[WrittenNote]()
+def _newest_first(page: Page | None) -> Iterator[WrittenNote]:
+    """Notes of a page and all before it."""
     while page is not None:
-        found += reversed(page.notes)
+        yield from reversed(page.notes)
         page = page.before
-    return found[::-1]
+
+
+def _notes(page: Page | None) -> list[WrittenNote]:
+    """What is kept of the notes of a page and all before it, oldest first."""
+    return [note for note in _newest_first(page) if note.kept][::-1]
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # one that cannot say itself
+        return type(error).__name__
 
 
 def _plain(note: str) -> str:
@@ -370,4 +370,4 @@ def _plain(note: str) -> str:
 
 def _name(key: str) -> str:
     """Name of a page among kept states."""
-    return f"{key} notes"
+    return f"{key}{PAGE}"

@@ -1,72 +1,143 @@
-"""Notes that a writer makes of an agent's exchanges, and those that a budget leaves of them.
+"""Notes that a writer makes of an agent's exchanges, and the lines that a budget leaves of them.
 
     billing proxy chosen: flintflow-3307 !        a subject, a value, and a mark where it must stay
     INV-830554 due: 20 November 2027
 
-A later note on the same subject takes the place of an earlier one (`mem1.memory.notes`). Where all are too many, those
-without the mark leave first, and of them the oldest.
+A later note on the same subject takes the place of an earlier one, and its mark with it; a subject without a value
+removes it. Where all are too many, those without the mark leave first, and of them the oldest.
+
+What a writer wrote and what is kept of it are two things: the writer sees again what it wrote, as in training, and the
+agent sees what was checked (`kept_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
-from mem1.memory.notes import read_note
+from mem1.memory.notes import keyed, read_note
 from mem1.messages.bounds import estimated
 from mem1.messages.exact import Source, verified
+from mem1.messages.folding import state_in
+from mem1.messages.forms import form_of
+from mem1.sanitize import strip_brackets
 
 LASTING = " !"
 """How a note ends that leaves last."""
+MOST_LINES = 64
+"""Lines of one reading that are looked at."""
+_LONGEST = 400
+"""Characters of a line that can be a note."""
+_TICKS = re.compile("`{2,}")
+_UNNAMED = (
+    *("decision", "error", "fact", "important", "info", "note", "problem"),
+    *("question", "reminder", "result", "rule", "todo", "warning"),
+)
+"""Subjects that many notes have which say different things."""
+
+Subject = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenNote:
-    """A note, read for what a budget and later notes do with it."""
+    """A note as a writer wrote it."""
 
     text: str
     part: int = field(default=-1, compare=False)
     """Number of the part that it is on, from 0; -1: of none."""
     place: int = field(default=0, compare=False)
     """Among the lines on that part, from 0."""
+    checked: str | None = None
+    """What is kept of it, empty: nothing; None: it stands as it is."""
 
     @property
-    def lasting(self) -> bool:
-        return self.text.endswith(LASTING)
-
-    @property
-    def subject(self) -> str:
-        """What a later note has to be about to take its place; its whole text where it names no subject."""
-        entry = read_note(self.text)
-        return entry.key or entry.text
+    def kept(self) -> str:
+        return self.text if self.checked is None else self.checked
 
 
-def checked(lines: Iterable[str], source: str, part: int = -1) -> Iterator[WrittenNote]:
-    """The lines as notes about this text, each repaired or left out where it says something exact that the text does
-    not (`mem1.messages.exact.verified`). `part`: the number of the text."""
-    about = Source(source)
-    for place, line in enumerate(lines):
-        lasting = line.rstrip().endswith(LASTING)
-        note = verified(line.rstrip().removesuffix(LASTING), about)
-        if note:
-            yield WrittenNote(f"{note}{LASTING if lasting else ''}", part, place)
+def about(text: str) -> Source:
+    """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
+    tag back."""
+    return Source(strip_brackets(text, ()))
 
 
-def standing(notes: Sequence[WrittenNote]) -> list[WrittenNote]:
-    """Those that no later note replaces or repeats, in their order."""
-    newest = {note.subject: at for at, note in enumerate(notes)}
-    return [notes[at] for at in sorted(newest.values())]
+def kept_of(line: str, source: Source) -> str:
+    """What is kept of a line about this source: repaired where it says something exact that the source does not
+    (`mem1.messages.exact.verified`); empty: nothing, as where it is long, or a call or a thought."""
+    if len(line) > _LONGEST:
+        return ""
+    lasting = line.rstrip().endswith(LASTING)
+    note = verified(line.rstrip().removesuffix(LASTING), source) or ""
+    note = _TICKS.sub("`", note)
+    if note.count("`") % 2:  # nothing of one line may hide what stands in another
+        note = " ".join(note.replace("`", "").split())
+    plain = note.replace("`", "")
+    if not plain or state_in(plain, form_of("chat"))[0] != plain:
+        return ""
+    return f"{note}{LASTING if lasting else ''}"
 
 
-def within(notes: Sequence[WrittenNote], tokens: int, count: Callable[[str], int] = estimated) -> list[WrittenNote]:
+def checked(lines: Iterable[str], text: str, part: int = -1) -> Iterator[WrittenNote]:
+    """The lines as notes about this text, which is the part of this number. Raises TypeError for what is no list of
+    lines."""
+    if isinstance(lines, str):
+        raise TypeError("a writer returns a list of lines; this one returned a text")
+    source = about(text)
+    for place, line in enumerate(islice(lines, MOST_LINES)):
+        yield WrittenNote(" ".join(line.split()), part, place, kept_of(line, source))
+
+
+def standing(notes: Iterable[WrittenNote]) -> list[str]:
+    """What is kept of those that no later note replaces, repeats or removes, oldest first."""
+    entries = dict[Subject, str]()
+    for note in notes:
+        if not (text := note.kept):
+            continue
+        subject, value = _read(text)
+        before = entries.get(subject, "")
+        lasting = text.endswith(LASTING)
+        if not value and before.endswith(LASTING) and not lasting:
+            continue
+        entries.pop(subject, None)
+        if value:
+            entries[subject] = text if lasting or not before.endswith(LASTING) else f"{text}{LASTING}"
+    return list(entries.values())
+
+
+def within(notes: Iterable[WrittenNote], tokens: int, count: Callable[[str], int] = estimated) -> list[str]:
     """Those of the standing notes that fit into so many tokens as lines, in their order."""
     left, taken = tokens, set[int]()
     kept = standing(notes)
-    best_first = sorted(range(len(kept)), key=lambda at: (not kept[at].lasting, -at))
-    for at in best_first:
-        size = count(f"{kept[at].text}\n")
-        if size > left:
-            break
-        left -= size
-        taken.add(at)
+    for at in sorted(range(len(kept)), key=lambda at: (not kept[at].endswith(LASTING), -at)):
+        size = count(f"{kept[at]}\n")
+        if size <= left:
+            left -= size
+            taken.add(at)
     return [note for at, note in enumerate(kept) if at in taken]
+
+
+def _read(text: str) -> tuple[Subject, str]:
+    """What a later note has to be about to take its place, and what it says; its whole text where it names no
+    subject."""
+    bare = text.removesuffix(LASTING).strip()
+    key, value = keyed(bare) or ("", bare)
+    named = key and key not in _UNNAMED
+    return (("of", key), value) if named else ((bare,), bare)
+
+
+def sight(newest_first: Iterable[WrittenNote], number: int, most: int) -> tuple[list[WrittenNote], list[WrittenNote]]:
+    """(the newest `most` notes that stand on what was before the last part, all on the last part), as a policy that was
+    trained under `notebook` sees them before the part of this number. `newest_first` is read as far as needed."""
+    older, latest, later = list[WrittenNote](), list[WrittenNote](), set[str]()
+    for note in newest_first:
+        entry = read_note(note.text)
+        if note.part == number - 1 >= 0:
+            latest.append(note)
+        elif len(older) == most:
+            break
+        elif entry.value and not (entry.key and entry.key in later):
+            older.append(note)
+        later.add(entry.key)
+    return older[::-1], latest[::-1]

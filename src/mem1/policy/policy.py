@@ -218,6 +218,8 @@ def _new_policy(config: Recipe, new: TinyModel, tags: Tags) -> Policy:
 def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a transformers model, without its weights. Raises UserError where it cannot be read."""
     if not (Path(folder) / "config.json").is_file():
+        if (Path(folder) / "policy" / "config.json").is_file():
+            raise UserError(f"{folder} is the folder of a run; its policy is in {Path(folder) / 'policy'}")
         raise UserError(
             not_here(str(folder))
             or f"{folder} is no model folder: config.json is missing; give the folder of a transformers model, or a "

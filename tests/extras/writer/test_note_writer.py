@@ -59,7 +59,7 @@ def test_a_writer_sees_the_tokens_that_it_was_trained_on(codec: Codec):
     task = str(excerpt.transcript.messages[1]["content"])
     notes, longest = list[WrittenNote](), 0
     for number, (text, _) in enumerate(excerpt.parts):
-        reading = reading_of(task, notes, number, text)
+        reading = reading_of(task, reversed(notes), number, text)
         written = writer.write(reading)
         assert engine.asked[-1] == attempt.turns[number + 1].context_ids
         assert tuple(written) == attempt.turns[number + 1].notes
@@ -71,7 +71,7 @@ def test_a_writer_sees_the_tokens_that_it_was_trained_on(codec: Codec):
 
 def test_whole_transcripts_are_read_once_and_examined_at_any_budget():
     transcripts = [make_transcript(kind, "test", 0, Settings(exchanges=20)) for kind in ("atlas", "office")]
-    whole = [Excerpt(one, 0, 20, READ.part_tokens) for one in transcripts]
+    whole = [Excerpt(one, 0, 20) for one in transcripts]
     engine = Careful(NoteExpert(TAGS, {note for one in whole for note in one.noted_parts(TAGS)}))
     counted: list[None] = []
     notings = read_all(NoteWriter(CODEC, TAGS, engine), transcripts, lambda: counted.append(None))

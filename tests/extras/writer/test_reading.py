@@ -76,11 +76,23 @@ def test_notes_count_within_the_budget_and_marked_ones_leave_last():
     excerpt = READ.excerpt(task)
     notes = [told(fact, fact.forms[0]) for fact in excerpt.facts()]
     assert environment.score(task, BETWEEN.join(notes)).metrics["em"] == (1.0,) * 4
-    words = excerpt.parts[0][0].split()
-    much = [f"{word} {at}" for at, word in enumerate(words * 8)]
+    said = [form for fact in excerpt.facts() for form in fact.forms]
+    words = [word for word in excerpt.parts[0][0].split() if word.isalpha() and not any(word in form for form in said)]
+    much = [f"{first} {second} {first}" for first in words for second in words]
     assert environment.score(task, BETWEEN.join([*notes, *much])).metrics["em"] == (0.0,) * 4
     marked = [f"{note}{LASTING}" for note in notes]
     assert environment.score(task, BETWEEN.join([*marked, *much])).metrics["em"] == (1.0,) * 4
+
+
+def test_a_note_counts_that_use_would_keep_of_one_of_the_parts():
+    (task,) = drawn(objectives=8, count=1)
+    environment = READ.source("train", TAGS).environment
+    excerpt = READ.excerpt(task)
+    one, *_, other = [fact for fact in excerpt.facts() if any(sign.isdigit() for sign in fact.forms[0])]
+    assert excerpt.read_at(one) != excerpt.read_at(other)
+    counted = environment.score(task, told(one, one.forms[0])).metrics["em"]
+    mixed = environment.score(task, f"{told(one, one.forms[0])}, as {other.forms[0]}")
+    assert sum(counted) == 1.0 and sum(mixed.metrics["em"]) == 0.0 and mixed.metrics["invented"] == 0
 
 
 def test_an_invented_value_costs_and_no_answer_retains_nothing():

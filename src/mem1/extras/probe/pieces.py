@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from mem1.messages.bounds import estimated
 from mem1.messages.transcript import texts
+from mem1.messages.writing import one_text
 
 Role = Literal["user", "said", "result"]
 START = 2
@@ -44,7 +45,7 @@ def pieces_of(messages: Sequence[Mapping[str, Any]], start: int = START) -> tupl
     names: dict[str, str] = {}
     found: list[Piece] = []
     for at, message in enumerate(messages):
-        text = texts(message.get("content"))
+        text = one_text(texts(message.get("content")))
         if message["role"] == "tool":
             text = f"[result of {names.get(message.get('tool_call_id', ''), 'a tool')}] {text}"
             piece = Piece("result", text, at, message)

@@ -38,5 +38,4 @@ class Noted:
 
     def compress(self, kept: Kept, pieces: Sequence[Piece], tokens: int) -> Kept:
         end = pieces[-1].message
-        notes = within([note for message, note in self._noting.notes if message <= end], tokens)
-        return Kept("\n".join(note.text for note in notes))
+        return Kept("\n".join(within([note for message, note in self._noting.notes if message <= end], tokens)))

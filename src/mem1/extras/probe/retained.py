@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 
 from mem1.extras.probe.transcripts import Fact
-from mem1.messages.exact import Source, dates, is_exact, normal, places, stands, words
+from mem1.messages.exact import Source, calendar, is_exact, normal, places, stands, words
 
 NEAR = 300
 """Characters between a form and its subject, at most; of a form of few letters or a date, both stand in one line."""
@@ -67,8 +67,8 @@ def verdict(fact: Fact, text: Text) -> Verdict:
 
 def invented(text: Text, source: Source) -> tuple[str, ...]:
     """Exact words of the text that stand nowhere in its source, in order."""
-    new = (word for word in text.anchors if not stands(word, source.normal))
-    return tuple(sorted(word for word in new if word not in source.dates))
+    new = (word for word in text.anchors if not source.has(word))
+    return tuple(sorted(word for word in new if not calendar(word) or not calendar(word) <= source.calendar))
 
 
 def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
@@ -77,7 +77,7 @@ def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
     for form in map(normal, forms):
         if not about:
             found = stands(form, text.normal)
-        elif len(form) <= _FEW or any(dates(form.replace(",", "").split())):
+        elif len(form) <= _FEW or calendar(form):
             found = any(stands(form, line) and stands(about, line) for line in text.lines)
         else:
             reach = NEAR + len(about)

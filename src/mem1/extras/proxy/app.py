@@ -175,6 +175,10 @@ class Proxy:
         self._refused: Latest[bool] = Latest(_CONVERSATIONS)
         """Conversations whose folded prompt the upstream refused."""
 
+    def close(self) -> None:
+        """Keeps what writers have read; after the last request."""
+        self._folding.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         self.counts.requests += 1
@@ -339,6 +343,9 @@ def serve(
     patient = replace(BOUNDS, body_s=_WAIT_S, write_s=_WAIT_S, connections=min(BOUNDS.connections, files // 3))
     _spare_time()
     make_server(proxy, socket, hosts=hosts, accepts=None, bounds=patient, ready=lambda: listening(where)).run()
+    proxy.close()
+    if isinstance(kept, StateFile):
+        kept.close()
     return proxy.counts
 
 

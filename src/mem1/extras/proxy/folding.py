@@ -109,11 +109,17 @@ class Folding:
 
     def call(self, api: Api, path: bytes, query: bytes, headers: Headers, raw: bytes, body: Mapping[str, Any]) -> Call:
         """A client's request. Its session is told by owner, system prompt and first message of the user."""
-        whose = hashed(path, query, body.get("model"), api.system_of(body), credential_of(headers))
-        owner = HMAC(self._salt, whose.encode(), sha256).hexdigest()
+        client = hashed(path, query, credential_of(headers))
+        whose = hashed(client, body.get("model"), api.system_of(body))
+        owner = "/".join(HMAC(self._salt, each.encode(), sha256).hexdigest() for each in (client, whose))
         first = [message for message in body["messages"] if message.get("role") in (*_SYSTEM, "user")][:2]
         session = keys_of(first, owner)[-1][:16] if first else ""
         return Call(api, path, query, headers, raw, body, owner, session)
+
+    def close(self) -> None:
+        """Keeps what writers have read."""
+        for memory in self._memories.values():
+            memory.close()
 
     async def prompt(self, call: Call) -> bytes | None:
         """The body with folded messages; None where it stays as it is.

@@ -15,23 +15,26 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, MutableMapping
+from itertools import chain
 from pathlib import Path
 
 from mem1.errors import UserError
 from mem1.messages.private import keep_private
 from mem1.messages.sessions import Latest
+from mem1.messages.writing import PAGE
 
 _LOG = logging.getLogger(__name__)
 _BUSY_S = 1.0
 
 
 class StateFile(MutableMapping[str, str]):
-    """The latest `most` states, and a `salt`. What the file does not take is kept in memory, and said."""
+    """The latest `most` states, the latest `pages` of a writer's notes, and a `salt`. What the file does not take is
+    kept in memory, and said."""
 
-    def __init__(self, path: Path, *, most: int = 10_000) -> None:
+    def __init__(self, path: Path, *, most: int = 10_000, pages: int = 100_000) -> None:
         """Raises UserError where the file is none of ours or cannot be written."""
-        self._most = most
-        self._known: Latest[str] = Latest(most)
+        self._most = {"states": most, "pages": pages}
+        self._known: dict[str, Latest[str]] = {table: Latest(number) for table, number in self._most.items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -44,43 +47,51 @@ class StateFile(MutableMapping[str, str]):
                     keep_private(f"{path}{end}")
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
-            self._file.execute("CREATE TABLE IF NOT EXISTS states (key TEXT PRIMARY KEY, state TEXT NOT NULL)")
+            for table in self._known:
+                self._file.execute(f"CREATE TABLE IF NOT EXISTS {table} (key TEXT PRIMARY KEY, state TEXT NOT NULL)")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS salt (one INTEGER PRIMARY KEY CHECK (one), salt BLOB NOT NULL)"
             )
             self._file.execute("INSERT OR IGNORE INTO salt VALUES (1, ?)", (secrets.token_bytes(),))
             (self.salt,) = self._file.execute("SELECT salt FROM salt").fetchone()
-            for key, state in self._file.execute("SELECT key, state FROM states ORDER BY rowid"):
-                self._known[str(key)] = str(state)
-            self._trim()
+            for table, known in self._known.items():
+                for key, state in self._file.execute(f"SELECT key, state FROM {table} ORDER BY rowid"):
+                    known[str(key)] = str(state)
+                self._trim(table)
         except (OSError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"cannot keep states in {path}: {reason}; give another --states") from error
 
     def __getitem__(self, key: str) -> str:
-        return self._known[key]
+        return self._known[_table(key)][key]
 
     def __setitem__(self, key: str, value: str) -> None:
-        self._known[key] = value
+        table = _table(key)
+        self._known[table][key] = value
         try:
-            self._file.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (key, value))
-            self._trim()
+            self._file.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
+            self._trim(table)
         except (sqlite3.Error, UnicodeError) as error:
             _LOG.warning("a state is kept in memory only: %s", error)
 
     def __delitem__(self, key: str) -> None:
-        del self._known[key]
-        self._file.execute("DELETE FROM states WHERE key = ?", (key,))
+        del self._known[_table(key)][key]
+        self._file.execute(f"DELETE FROM {_table(key)} WHERE key = ?", (key,))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._known))
+        return chain.from_iterable(map(list, self._known.values()))
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
     def close(self) -> None:
         self._file.close()
 
-    def _trim(self) -> None:
-        """The oldest rows above the limit go; a state that is written again counts as new."""
-        self._file.execute("DELETE FROM states WHERE rowid <= (SELECT MAX(rowid) FROM states) - ?", (self._most,))
+    def _trim(self, table: str) -> None:
+        """The oldest rows above the limit go; one that is written again counts as new."""
+        limit = f"(SELECT MAX(rowid) FROM {table}) - ?"
+        self._file.execute(f"DELETE FROM {table} WHERE rowid <= {limit}", (self._most[table],))
+
+
+def _table(key: str) -> str:
+    return "pages" if key.endswith(PAGE) else "states"

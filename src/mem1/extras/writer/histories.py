@@ -26,7 +26,12 @@ Message = Mapping[str, Any]
 History = Sequence[Piece | str]
 """What was said, in order; a text is a reply of ours."""
 _SYSTEM = ("system", "developer")
-_ASKS = ("summar", "compact", "condens", "compress", "handoff", "checkpoint")
+_ASKS = re.compile(
+    r"\b(?:summar(?:y|ies|i[sz]e\w*|i[sz]ation)|condens(?:e|ed|ation)|compaction)\b"
+    r"|\b(?:compact|compress|checkpoint|hand-?off)\b.{0,60}\b(?:conversation|history|context|chat|session|transcript)\b"
+    r"|\A\W*(?:please\W+)?(?:compact|compress)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 """What a request for a summary has in it."""
 _TASK = 2_000
 """Letters of a task that are looked at: more than a writer is shown."""
@@ -95,8 +100,7 @@ def _exchanges(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _asks(text: str) -> bool:
-    folded = text.casefold()
-    return any(word in folded for word in _ASKS)
+    return _ASKS.search(text) is not None
 
 
 def _split(text: str, replies: Iterable[str]) -> list[tuple[str, bool]]:
@@ -118,7 +122,7 @@ def _around(text: str, reply: str) -> Iterator[tuple[str, bool]]:
 def _cut(pieces: Iterable[Piece], replies: Iterable[str]) -> Iterator[Piece | str]:
     """The pieces, with the replies in them by themselves, before what else stands there."""
     for piece in pieces:
-        found = _split(piece.text, replies)
+        found = _split(piece.text, replies if piece.role != "result" else ())
         yield from (part for part, ours in found if ours)
         for part in (part.strip() for part, ours in found if not ours):
             if part not in _LABELS.values():

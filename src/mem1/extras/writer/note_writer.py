@@ -24,7 +24,7 @@ from mem1.messages.writing import Reading
 from mem1.policy.folders import policy_folder
 from mem1.policy.policy import load_policy
 from mem1.policy.protocol import Known
-from mem1.protocol import Tags, blocks, observation
+from mem1.protocol import Tags, blocks, observation, strip_markup
 from mem1.tasks.completions import completion
 
 _COMPLETION = 120
@@ -42,7 +42,8 @@ class NoteWriter:
             raise UserError("the policy was not trained to write notes; do it with mem1 train smollm2/writer-start")
         self._codec, self._tags, self._engine = codec, tags, engine
         self._one = threading.Lock()
-        atexit.register(self._one.acquire, timeout=_END_S)  # torch aborts a process that ends while it computes
+        self._ending = False
+        atexit.register(self._end)
         self.given = self.read = self.written = 0
         """Tokens of the parts, of the contexts that it read, and of what it wrote, by its own tokenizer."""
 
@@ -55,17 +56,31 @@ class NoteWriter:
         from mem1.engines.workers import local_engine
 
         policy = load_policy(folder, device=device, dtype="bfloat16" if device.bfloat16 else "float32")
-        tags = Known.at(policy_folder(folder)).tags
+        known = Known.at(policy_folder(folder))
+        tags = known.tags
         if tags is None:
             raise UserError(f"{folder} does not say how it was trained to speak; give the folder of a trained writer")
+        if known.saved is not None and (prompt := known.saved.get("prompt")) is not None:
+            raise UserError(
+                f"the policy in {folder} was trained on tasks of questions (prompt {prompt}), not to write notes about "
+                "an agent's work; do that with mem1 train smollm2/writer-start"
+            )
         return cls(policy.codec, tags, local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers))
 
     def write(self, reading: Reading, /) -> Sequence[str]:
-        """The notes about one part; empty: there is nothing to note. Raises UserError if the model fails."""
+        """The notes about one part; empty: there is nothing to note. Raises UserError if the model fails, and at the
+        end of the process."""
         found: list[str] = []
         with self._one:
+            if self._ending:
+                raise UserError("the process ends")
             self.write_along([reading], lambda _, notes: found.extend(notes))
         return found
+
+    def _end(self) -> None:
+        """Waits for the completion under way: torch aborts a process that ends while it computes."""
+        self._ending = True
+        self._one.acquire(timeout=_END_S)
 
     def write_along(self, readings: Sequence[Reading], then: Callable[[int, list[str]], Reading | None]) -> None:
         """The notes about each of several parts, and about what follows them, each work at its own pace.
@@ -105,16 +120,24 @@ class NoteWriter:
             for note, first in zip(reading.notes[:at], reading.begins[:at], strict=True)
             for id in self._note(note, first=first)
         ]
-        asked = codec.encode(completion(tags, "", state=None, notes=reading.notes[at:], query=NEXT, answers=""))
+        last = [strip_markup(note, tags) for note in reading.notes[at:]]
+        asked = codec.encode(completion(tags, "", state=None, notes=last, query=NEXT, answers=""))
         _, tagged = observation(reading.exchange, 1, tags)
         (shown,) = codec.encode_each_untrusted([tagged], tags)
         self.given += len(shown)
-        return (*codec.with_bos(codec.encode_untrusted(prompt_of(reading.task), tags)), *earlier, *asked, *shown)
+        return (
+            *codec.with_bos(codec.encode_untrusted(prompt_of(strip_markup(reading.task, tags)), tags)),
+            *earlier,
+            *asked,
+            *shown,
+        )
 
     def _note(self, note: str, *, first: bool) -> tuple[int, ...]:
         """A note on what was before the last part, as a memory cuts it out of its completion: one behind another has
         the space between them, unless that is a token of its own."""
-        ids = self._codec.encode(f"{'' if first else ' '}<{self._tags.note}> {note} </{self._tags.note}>")
+        ids = self._codec.encode(
+            f"{'' if first else ' '}<{self._tags.note}> {strip_markup(note, self._tags)} </{self._tags.note}>"
+        )
         return ids if first or self._codec.decode(ids[:1]).strip() else ids[1:]
 
 

@@ -41,7 +41,7 @@ from mem1.messages.bounds import oldest
 from mem1.messages.exact import Source
 from mem1.messages.transcript import texts
 from mem1.messages.writing import PART_TOKENS
-from mem1.messages.written import WrittenNote, within
+from mem1.messages.written import WrittenNote, about, kept_of, within
 from mem1.protocol import SEARCH, Tags, strip_markup
 from mem1.records import Question, Task
 from mem1.tasks.completions import completion
@@ -75,8 +75,6 @@ class ReadingTasks(TasksConfig):
     """Part that evaluations read."""
     share: float = Field(default=0.1, gt=0, le=1)
     """Tokens of notes that count, over those of what was read."""
-    part_tokens: int = Field(default=PART_TOKENS, ge=50)
-    """Longest part that is read at a time; longer exchanges are read in several."""
 
     rewards: ClassVar[tuple[str, ...]] = ("recall",)
 
@@ -105,7 +103,7 @@ class ReadingTasks(TasksConfig):
         kind, part, number, first, last = task.id.split("/")
         if part not in get_args(Part):
             raise UserError(f"task {task.id!r} is not one of these")
-        return _excerpt(kind, part, int(number), int(first), int(last), self.part_tokens, self._settings)  # type: ignore[arg-type]
+        return _excerpt(kind, part, int(number), int(first), int(last), self._settings)  # type: ignore[arg-type]
 
     def transcript(self, kind: str, part: Part, number: int) -> Transcript:
         """The transcript of this number. Raises UserError as `make_transcript` does."""
@@ -119,7 +117,7 @@ class ReadingTasks(TasksConfig):
         return 3 * objectives + 3
 
     def text_sizes(self, objectives: int) -> TextSizes:
-        return TextSizes(80, self.part_tokens)
+        return TextSizes(80, PART_TOKENS)
 
 
 @lru_cache(maxsize=1_000)
@@ -128,10 +126,8 @@ def _transcript(kind: str, part: Part, number: int, settings: Settings) -> Trans
 
 
 @lru_cache(maxsize=10_000)
-def _excerpt(
-    kind: str, part: Part, number: int, first: int, last: int, part_tokens: int, settings: Settings
-) -> Excerpt:
-    return Excerpt(_transcript(kind, part, number, settings), first, last, part_tokens)
+def _excerpt(kind: str, part: Part, number: int, first: int, last: int, settings: Settings) -> Excerpt:
+    return Excerpt(_transcript(kind, part, number, settings), first, last)
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,6 @@ class Excerpt:
     transcript: Transcript
     first: int
     last: int
-    part_tokens: int
 
     @cached_property
     def exchanges(self) -> list[list[Piece]]:
@@ -150,7 +145,12 @@ class Excerpt:
     @cached_property
     def parts(self) -> list[tuple[str, list[Piece]]]:
         """(text, pieces of its exchange) of what is read at a time."""
-        return [(text, one) for one in self.exchanges for text in parts(one, self.part_tokens)]
+        return [(text, one) for one in self.exchanges for text in parts(one, PART_TOKENS)]
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """What notes on each part are checked against."""
+        return [about(text) for text, _ in self.parts]
 
     @cached_property
     def tokens(self) -> int:
@@ -172,11 +172,11 @@ class Excerpt:
         left: dict[int, list[tuple[str, str]]] = {}
         for noted in self.transcript.noted:
             left.setdefault(noted.message, []).append((noted.form, noted.note))
-        for text, pieces in self.parts:
+        for (text, pieces), source in zip(self.parts, self.sources, strict=True):
             taken: list[str] = []
             for message in (piece.message for piece in pieces):
                 here = [one for one in left.get(message, ()) if one[0].split(", ")[0] in text]
-                taken += [note for _, note in here]
+                taken += [note for _, note in here if kept_of(note, source)]
                 left[message] = [one for one in left.get(message, ()) if one not in here]
             yield _seen(text, tags), tuple(_seen(note, tags).replace(";", ",") for note in taken)
 
@@ -211,7 +211,7 @@ class _Readings(TaskSource):
         size = len(transcript.exchanges)
         for start in itertools.chain([random.randrange(size)], range(size)):
             for last in range(start + 1, size + 1):
-                excerpt = Excerpt(transcript, start, last, self.config.part_tokens)
+                excerpt = Excerpt(transcript, start, last)
                 if len(excerpt.facts()) == objectives:
                     return task_of(excerpt, f"{kind}/{part}/{number}/{start}/{last}")
         raise UserError(
@@ -255,16 +255,18 @@ class ReadingEnvironment:
 
     def score(self, task: Task, answer: str, /) -> Outcome:
         """The share of the facts that the notes retain within the budget, less half of the share that is stale, less
-        the share of exact words that are invented."""
+        the share of exact words that are invented. A note counts that can be kept of one of the parts."""
         excerpt = self.config.excerpt(task)
-        notes = [WrittenNote(text.strip()) for text in answer.split(BETWEEN) if text.strip()]
-        kept = within(notes, int(self.config.share * excerpt.tokens))
-        text, source = Text("\n".join(note.text for note in kept)), Source("\n".join(text for text, _ in excerpt.parts))
+        said = [line for text in answer.split(BETWEEN) if (line := text.strip())]
+        kept = (next(filter(None, (kept_of(line, source) for source in excerpt.sources)), "") for line in said)
+        notes = [WrittenNote(line, checked=one) for line, one in zip(said, kept, strict=True)]
+        text = Text("\n".join(within(notes, int(self.config.share * excerpt.tokens))))
         found = [verdict(fact, text) for fact in excerpt.facts()]
         recall = tuple(float(one is Verdict.RETAINED) for one in found)
         stale = fmean(one is Verdict.STALE for one in found)
-        new = len(invented(text, source)) / max(1, len(text.anchors))
-        written = sum(len(note.text) for note in notes) / max(1, sum(len(text) for text, _ in excerpt.parts))
+        whole, source = Text("\n".join(said)), Source("\n".join(text for text, _ in excerpt.parts))
+        new = len(invented(whole, source)) / max(1, len(whole.anchors))
+        written = sum(map(len, said)) / max(1, sum(len(text) for text, _ in excerpt.parts))
         metrics = {"em": recall, "stale": stale, "invented": new, "written": written}
         return Outcome(fmean(recall) - stale / 2 - new, metrics)
 

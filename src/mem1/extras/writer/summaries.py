@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from threading import Event
 from typing import Protocol, TypeVar
 
 from mem1.extras.writer.histories import History, readable, task_in
-from mem1.messages.writing import MOST_LINES, PART_TOKENS, SIGHT, Reading, reading_of
+from mem1.messages.writing import PART_TOKENS, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked, within
 
 NOTHING = "nothing to note"
@@ -56,7 +56,7 @@ class Summaries:
 
     def __init__(self, writer: CountingWriter) -> None:
         self._writer = writer
-        self._parts: OrderedDict[bytes, tuple[tuple[str, int], ...]] = OrderedDict()
+        self._parts: OrderedDict[bytes, tuple[WrittenNote, ...]] = OrderedDict()
         self._replies: OrderedDict[str, None] = OrderedDict()
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the server stops."""
@@ -69,18 +69,15 @@ class Summaries:
     def read(self, history: History, tokens: int, gone: Event) -> Noted:
         """The notes that fit into so many tokens. Raises Stopped once `gone` is set or the server stops."""
         read, written = self._writer.read, self._writer.written
-        task, notes = task_in(history), dict[str, WrittenNote]()  # by subject, oldest first
+        task, notes = task_in(history), list[WrittenNote]()
         for number, (text, ours) in enumerate(readable(history, PART_TOKENS)):
             if ours:
-                found = [WrittenNote(line) for line in text.splitlines()]
+                notes += [WrittenNote(line) for line in text.splitlines()]
             else:
                 if gone.is_set() or self.stopping():
                     raise Stopped
-                found = self._noted(reading_of(task, [*notes.values()][-SIGHT - MOST_LINES :], number, text), number)
-            for note in found:
-                notes.pop(note.subject, None)
-                notes[note.subject] = note
-        reply = "\n".join(note.text for note in within([*notes.values()], tokens)) if notes else NOTHING
+                notes += self._noted(reading_of(task, reversed(notes), number, text), number)
+        reply = "\n".join(within(notes, tokens)) if any(note.kept for note in notes) else NOTHING
         if len(reply) >= _SHORTEST:
             _remember(self._replies, reply, None, _REPLIES)
         return Noted(reply, self._writer.read - read, self._writer.written - written)
@@ -90,10 +87,9 @@ class Summaries:
         key = sha256(json.dumps(asdict(reading)).encode()).digest()
         found = self._parts.get(key)
         if found is None:
-            notes = checked(self._writer.write(reading)[:MOST_LINES], reading.exchange)
-            found = tuple((note.text, note.place) for note in notes)
+            found = tuple(checked(self._writer.write(reading), reading.exchange))
         _remember(self._parts, key, found, _PARTS)
-        return [WrittenNote(text, number, place) for text, place in found]
+        return [replace(note, part=number) for note in found]
 
 
 Key = TypeVar("Key")

@@ -31,7 +31,7 @@ def read_all(
     tasks = [texts(transcript.messages[1].get("content")) for transcript in transcripts]
 
     def reading(at: int) -> Reading:
-        return reading_of(tasks[at], [note for _, note in found[at]], read[at], left[at][-1][0])
+        return reading_of(tasks[at], (note for _, note in reversed(found[at])), read[at], left[at][-1][0])
 
     def then(at: int, lines: Sequence[str]) -> Reading | None:
         text, message = left[at].pop()

@@ -1,0 +1,114 @@
+"""What waits for a writer: pages of conversations, in the order in which they are read.
+
+    owner a   request 7: page 3, page 4      the owners take turns; of one, the conversation that was asked for last is
+              request 5: page 9              read first, and its pages in order
+    owner b   request 6: page 1
+
+Owners who share what stands before a slash take turns as one: a client whose system prompt has a clock has a new owner
+with each request. A conversation that is asked for again goes on with its latest request. One whose messages have
+changed leaves pages behind that nobody asks for any more: they are read last, and where all are too many, the oldest of
+the owner with the most go first. What went is given to the writer again if it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A page that is yet to be written."""
+
+    key: str
+    owner: str
+    until: int
+    before: str
+    """Key of the page before; empty: it is the first."""
+    task: str
+    lines: tuple[str, ...]
+    exchanges: int
+    """Of the conversation, when it was given to the writer."""
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.lines))
+
+    @property
+    def turn(self) -> str:
+        """Who takes turns."""
+        return self.owner.partition("/")[0]
+
+
+Queue = dict[str, Unread]
+
+
+class Waiting:
+    """At most `pages` with `characters`, apart from those of the request that adds them."""
+
+    def __init__(self, pages: int, characters: int) -> None:
+        self._most_pages, self._most_characters = pages, characters
+        self._owners: OrderedDict[str, OrderedDict[int, Queue]] = OrderedDict()
+        """By who takes turns, first whose turn it is, and by request."""
+        self._queue_of: dict[str, tuple[str, int]] = {}
+        self._characters = 0
+        self._requests = count()
+
+    def __len__(self) -> int:
+        return len(self._queue_of)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._queue_of
+
+    def request(self, keys: Sequence[str]) -> int:
+        """A new request for a conversation, with what waits of it already. Returns its number."""
+        number = next(self._requests)
+        pages = [page for key in keys if (page := self.take(key)) is not None]
+        for page in pages:
+            self.add(page, number)
+        return number
+
+    def add(self, page: Unread, request: int) -> bool:
+        """The page waits behind the others of its request. Returns False, and it does not, where it has no room."""
+        while len(self) >= self._most_pages or self._characters >= self._most_characters:
+            if not self._make_room(page.turn, request):
+                return False
+        self._owners.setdefault(page.turn, OrderedDict()).setdefault(request, {})[page.key] = page
+        self._queue_of[page.key] = page.turn, request
+        self._characters += page.characters
+        return True
+
+    def next(self) -> Unread | None:
+        """The page to be read now, which waits until it is taken."""
+        if not self._owners:
+            return None
+        owner = next(iter(self._owners))
+        self._owners.move_to_end(owner)
+        queues = self._owners[owner]
+        return next(iter(queues[next(reversed(queues))].values()))
+
+    def take(self, key: str) -> Unread | None:
+        """The page that waited; None: it did not."""
+        if key not in self._queue_of:
+            return None
+        owner, request = self._queue_of.pop(key)
+        queues = self._owners[owner]
+        page = queues[request].pop(key)
+        self._characters -= page.characters
+        if not queues[request]:
+            del queues[request]
+        if not queues:
+            del self._owners[owner]
+        return page
+
+    def _make_room(self, owner: str, request: int) -> bool:
+        """The oldest request of the owner with the most pages goes, unless that is this very one."""
+        most = max(self._owners, key=lambda name: sum(map(len, self._owners[name].values())))
+        oldest = next(iter(self._owners[most]))
+        if (most, oldest) == (owner, request):
+            return False
+        for key in list(self._owners[most][oldest]):
+            self.take(key)
+        return True

@@ -1,0 +1,75 @@
+"""What a budget leaves of notes, and what a writer sees of its own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mem1.memory.notes import read_note
+from mem1.memory.notes import standing as standing_in_turns
+from mem1.messages.written import WrittenNote, about, checked, kept_of, sight, standing, within
+from mem1.records import Turn
+
+
+def notes(*lines: str) -> list[WrittenNote]:
+    return [WrittenNote(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        (["limit: 3", "port: 8", "Limit: 4"], ["port: 8", "Limit: 4"]),
+        (["limit: 3 !", "limit: 4"], ["limit: 4 !"]),
+        (["limit: 3", "limit:"], []),
+        (["limit: 3 !", "limit:"], ["limit: 3 !"]),
+        (["limit: 3 !", "limit: !"], []),
+        (["rule: never delete !", "rule: stay below 300 !"], ["rule: never delete !", "rule: stay below 300 !"]),
+        (["Error: port 8443 is taken", "Error: disk is full"], ["Error: port 8443 is taken", "Error: disk is full"]),
+        (["Q3 budget: 120 kEUR", "Q3 headcount: 14"], ["Q3 budget: 120 kEUR", "Q3 headcount: 14"]),
+        (["host: eu-7 !", "host"], ["host: eu-7 !", "host"]),
+        (["all is well", "port: 8", "all is well"], ["port: 8", "all is well"]),
+    ],
+)
+def test_what_later_notes_do_to_earlier_ones(written: list[str], left: list[str]):
+    assert standing(notes(*written)) == left
+
+
+def test_a_long_note_does_not_push_out_all_others():
+    written = notes("key: KX-77 !", "limit: 300", f"story: {'long ' * 200}!")
+    assert within(written, 80) == ["key: KX-77 !", "limit: 300"]
+    assert within(notes("a: 1", "b: 2", "c: 3 !"), 8, len) == ["c: 3 !"]
+
+
+def test_what_is_not_kept_stays_in_sight_alone():
+    found = list(checked(["port: 8443", "port: 9999", " limit:  300 !"], "the port is 8443, the limit 300", 2))
+    assert [note.text for note in found] == ["port: 8443", "port: 9999", "limit: 300 !"]
+    assert [note.kept for note in found] == ["port: 8443", "", "limit: 300 !"]
+    assert [(note.part, note.place) for note in found] == [(2, 0), (2, 1), (2, 2)]
+    assert standing(found) == ["port: 8443", "limit: 300 !"]
+
+
+@pytest.mark.parametrize("line", ["x " * 300, "<think> so", "so </think> it is", "`</think>` ends", "", " !", "``` !"])
+def test_lines_that_are_no_notes(line: str):
+    assert kept_of(line, about(line)) == ""
+
+
+def test_backticks_of_a_note_are_its_own():
+    assert kept_of("run `make test` now", about("run `make test` now")) == "run `make test` now"
+    assert kept_of("run ``make test`` or ```", about("run make test or")) == "run make test or"
+
+
+def test_a_writer_sees_what_a_policy_trained_under_a_notebook_sees():
+    rng = random.Random(0)
+    lines = [*(f"{key}: {value}" for key in ("a", "b", "Q3", "c d") for value in ("1", "2", "")), "Q3 x", "plain", "a"]
+    for _ in range(300):
+        turns = [tuple(rng.choices(lines, k=rng.randrange(4))) for _ in range(rng.randrange(1, 8))]
+        numbered = [(text, part, place) for part, of_it in enumerate(turns) for place, text in enumerate(of_it)]
+        written = [WrittenNote(*one) for one in numbered]
+        older, latest = sight(reversed(written), len(turns), 4)
+        assert [note.text for note in latest] == list(turns[-1])
+        made = [Turn(context_ids=(1,), completion_ids=(), logprobs=(), notes=of_it) for of_it in turns]
+        stands = standing_in_turns(made)
+        before = [turns[at][place] for at, places in stands.items() if at < len(turns) - 1 for place in places]
+        assert [note.text for note in older] == before[-4:]
+        assert all(read_note(note.text).value for note in older)
