@@ -56,6 +56,7 @@ def test_lines_that_are_no_notes(line: str):
 
 def test_backticks_of_a_note_are_its_own():
     assert kept_of("run `make test` now", about("run `make test` now")) == "run `make test` now"
+    assert kept_of("run ```make test``` now", about("run make test now")) == "run `make test` now"
     assert kept_of("run ``make test`` or ```", about("run make test or")) == "run make test or"
 
 

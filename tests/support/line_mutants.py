@@ -414,7 +414,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        old_logprobs_M=old_M,", "        old_logprobs_M=sampler_M,"),
         ("scores = networks.scores(pack, frozen=step.frozen)", "scores = networks.scores(pack)"),
         ("            values_M,\n            returns_M,", "            returns_M,\n            values_M,"),
-        ("return bool(samples)", "return True"),
+        ("return [piece for pack in packs for piece in pack.trajectories]", "return trajectories"),
         ("        self.largest_difference = largest\n", ""),
     ),
     ("training/gradients/actor_critic.py", ("training/test_scores.py", *RL)): (
@@ -1287,7 +1287,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("messages/writing.py", ("messages/test_writing.py",)): (
         ("takewhile(lambda part: not waits(part, pending), parts)", "parts"),
         ("takewhile(lambda end: end <= until, ends)", "ends"),
-        ("(failure is not None and exchanges < failure.again)", "False"),
+        ("if failure is not None and exchanges < failure.again:", "if False:"),
         ("follows = before is not None or not unread.before", "follows = True"),
         ("except BaseException as error:", "except Exception as error:"),
         ("max(given, until)):", "until):"),
@@ -1317,7 +1317,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if lasting or not before.endswith(LASTING) else", "if True else"),
         ("named = key and key not in _UNNAMED", "named = bool(key)"),
         ("        if size <= left:\n", "        if size > left:\n            break\n        if True:\n"),
-        ("elif entry.value and not (entry.key and entry.key in later):", "elif entry.value and entry.key not in later:"),
+        (
+            "elif entry.value and not (entry.key and entry.key in later):",
+            "elif entry.value and entry.key not in later:",
+        ),
         ("elif entry.value and not (entry", "elif not (entry"),
         ("        later.add(entry.key)\n", ""),
     ),
