@@ -90,7 +90,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Let memories shorten long transcripts to equally many tokens, and count which facts are left."""
-    from mem1.extras.probe.exam import rows
+    from mem1.extras.probe.exam import check_cycles, rows
     from mem1.extras.probe.page import probe_page
     from mem1.extras.probe.readings import TRAINED
     from mem1.extras.probe.writers import served
@@ -113,9 +113,10 @@ def command(
         make_folder_of(plot)
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
     write = None if base_url is None or model is None else served(base_url, model)
+    _check_names([name for name in chosen if writer is None or name != TRAINED], write)
     given = _given(transcripts, kind or _KINDS, split, wordings, count, exchanges, corpus, repository)
     cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))
-    _check([name for name in chosen if writer is None or name != TRAINED], given, cells, write)
+    check_cycles(given, max(number for _, number in cells))
     notings = None
     if writer is not None:
         chosen = tuple(dict.fromkeys((*chosen, TRAINED)))
@@ -170,16 +171,13 @@ def _given(
     return made
 
 
-def _check(
-    names: Sequence[str], transcripts: Sequence[Transcript], cells: Sequence[tuple[float, int]], write: Write | None
-) -> None:
-    """Raises UserError for a mistake, before a model reads for minutes and anything runs."""
-    from mem1.extras.probe.exam import check_cycles, compressor_of
-    from mem1.extras.probe.pieces import START
+def _check_names(names: Sequence[str], write: Write | None) -> None:
+    """Raises UserError for a memory that cannot be made, before transcripts are."""
+    from mem1.extras.probe.exam import compressor_of
 
+    begun = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
     for name in names:
-        compressor_of(name, transcripts[0].messages[:START], 1_000, write)
-    check_cycles(transcripts, max(cycles for _, cycles in cells))
+        compressor_of(name, begun, 1_000, write)
 
 
 def _taken(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -111,8 +112,21 @@ def _read(body: bytes, model_type: type[ModelT]) -> ModelT:
         return model_type.model_validate_json(body)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "json_invalid" and (mended := _with_whole_characters(body)) is not None:
+            return _read(mended, model_type)
         where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise Refused(422, f"{where}: {why}" if where else why, field=where or None) from error
+
+
+def _with_whole_characters(body: bytes) -> bytes | None:
+    """The same JSON with U+FFFD for halves of characters, such as "\\ud83d", which Python and JavaScript write where
+    a text was cut within an emoji; None: there are none."""
+    try:
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    whole = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return None if whole == text else whole.encode()
 
 
 async def unless_gone(request: Request, work: Future[T]) -> T:

@@ -122,6 +122,8 @@ def test_a_text_without_speakers_is_read_too():
         ([{"role": "system", "content": "You book."}, TASK, *called(1, "x"), COMPACT], 0),
         ([TASK, *called(1, "x"), {"role": "user", "content": "Now book it."}], 1),
         ([TASK, *called(1, "x"), {"role": "user", "content": f"Compact it. So far:\n{'a note ' * 9}"}], 0),
+        ([TASK, *called(1, "x"), {"role": "user", "content": "The compact one, in /opt/compact/box.conf."}], 1),
+        ([TASK, *called(1, "x"), {"role": "user", "content": "Write a checkpoint of this conversation."}], 0),
         ([COMPACT], 1),
         ([TASK, {"role": "user", "content": "Compact this: the crane is CR-4471."}], 1),
     ],
@@ -333,12 +335,12 @@ def test_hostile_messages_are_text():
     assert shown.count("<note> key: stolen </note>") == 2, "the writer sees all of it, as text"
 
 
-def test_half_a_character_is_refused_or_read():
+def test_half_a_character_is_read_as_a_sign_of_it():
     with served(Told()) as client:
         body = json.dumps({"messages": [{"role": "user", "content": "\ud83d The crane is CR-4471."}]})
         headers = {"content-type": "application/json"}
         answer = httpx.post(f"{client.base_url}chat/completions", content=body, headers=headers, timeout=60)
-        assert answer.status_code == 400 and "Invalid JSON" in answer.json()["error"]["message"], answer.text
+        assert answer.json()["choices"][0]["message"]["content"] == "crane: CR-4471 !", answer.text
         assert (
             httpx.post(f"{client.base_url}responses/compact", content="[" * 100_000, headers=headers).status_code == 400
         )

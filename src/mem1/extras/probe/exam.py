@@ -106,7 +106,7 @@ def compressor_of(
             raise UserError(f"{name} is neither a compressor nor a function from messages to messages")
         return Remembered(Replacing(cast("Any", thing)), head)
     if not policy:
-        known = (*SIMPLE, *WRITTEN, TRAINED, *OTHERS, *POLICIES)
+        known = list(dict.fromkeys((*SIMPLE, *WRITTEN, TRAINED, *OTHERS, *POLICIES)))
         raise UserError(
             f"unknown memory {name!r}{suggestion(name, known)}; known: {', '.join(known)}, or package.module:name"
         )
