@@ -25,9 +25,8 @@ class Stages:
         run = self.folder / name
         if (run / "result.json" if evaluate else run / "policy").exists():
             return
-        given = ("--resume",) if (run / "config.toml").exists() else (*self.changes, *changes)
-        given += () if evaluate else ("--no-evaluate",)
-        self._mem1("train", str(self.recipes / f"{name}.toml"), "--out", name, *given)
+        options = (*("--resume",) * (run / "config.toml").exists(), *("--no-evaluate",) * (not evaluate))
+        self._mem1("train", str(self.recipes / f"{name}.toml"), *self.changes, *changes, "--out", name, *options)
 
     def examine(self, name: str, policy: str) -> None:
         """Examine a policy by eval.toml into evaluation/NAME, from where `mem1 eval` takes what is finished."""
