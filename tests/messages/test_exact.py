@@ -167,6 +167,15 @@ def test_quotations_and_dates_are_found():
         ("delete production_users_table", "keep production_orders_table"),
         ("in /srv/us/limits-7.toml", "in /srv/eu/limits-7.toml"),
         ("see user_id_map", "the user_ip_map"),
+        ("time: 12:30:45123", "2024-05-01 12:30:45,123 ERROR"),
+        ("renewal: May 2027 4711 EUR", "Renewal in May 2027, 1200 EUR"),
+        ("call: May 3, 0930", "call on 3 May at 14:00"),
+        ("price: 99 EUR", "19,99 EUR"),
+        ("price: 19 EUR", "19,99 EUR"),
+        ("limit: 5", "it is -5 below"),
+        ("rate: 5", "1e-5 or .5"),
+        ("sum: 200", "1'200"),
+        ('answer: "no"', "It is now known"),
     ],
 )
 def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, source: str):
@@ -188,6 +197,13 @@ def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, sour
         ("30 days", "a 30-day window"),
         ("see bank.example.com", "at bank.example.com. Then"),
         ("uses Vec(u8_t)", "uses Vec<u8_t>"),
+        ("failed at: 12:30:45", "2024-05-01 12:30:45,123 ERROR"),
+        ("deploy date: 2024-05-01", "2024-05-01,123"),
+        ("port: 443", "(80,443)"),
+        ("size: 640", "resize(640,480)"),
+        ("limit: 1,200", "[1,200]"),
+        ("calls get_user", "self.get_user(5)"),
+        ("price: 19,99 EUR", "19,99 EUR"),
     ],
 )
 def test_what_stands_in_json_dates_paths_and_addresses_is_found(note: str, source: str):

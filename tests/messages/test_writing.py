@@ -462,8 +462,9 @@ def test_what_was_read_since_the_last_prompt_is_kept_when_a_memory_is_closed():
     fresh = Writer()
     shown = settled(Memory("fold(2)", writer=fresh, states=states), messages)
     assert state_of(shown) == ["a limit: 1", "b limit: 2"] and fresh.readings == []
-    memory.prompt([*messages, *call("chat", 4, "c limit: 4")])
-    assert not threads(), "a memory that is closed reads nothing"
+    more = [*messages, *call("chat", 4, "c limit: 4")]
+    memory.prompt(more)
+    assert not threads() and memory.flush(SOON_S), "a memory that is closed is given nothing"
 
 
 def test_a_writer_reads_no_further_than_the_part_at_hand_when_its_memory_is_closed():
@@ -479,19 +480,24 @@ def test_a_writer_reads_no_further_than_the_part_at_hand_when_its_memory_is_clos
     memory.prompt(chat("a limit: 1", "b limit: 2", "c limit: 3"))
     assert begun.wait(SOON_S)
     (reader,) = threads()
+    waiting = threading.Thread(target=lambda: flushed.append(memory.flush()))
+    flushed = list[bool]()
+    waiting.start()
     memory.close()
+    waiting.join(SOON_S)
+    assert flushed == [False]
     gate.set()
     reader.join(SOON_S)
     assert len(writer.readings) == 1 and not reader.is_alive()
 
 
-@pytest.mark.parametrize("text", ["[", "{}", "[1, 2]", '["", 3, 1]', '["", 3, 1, [["a"], 7]]'])
+@pytest.mark.parametrize("text", ["[", "{}", "[1, 2]", '["", 3, 1]', '["", 3, 1, [["a"], 7]]', '["", 99, 1, []]'])
 def test_pages_that_something_else_has_written_are_written_anew(text: str):
     states: dict[str, str] = {}
     messages = chat("a limit: 1", "b limit: 2", "done")
     settled(Memory("fold(2)", writer=Writer(), states=states), messages)
     for key in [key for key in states if key.endswith(PAGE)]:
-        states[key] = text
+        states[key] = text if text != "[" else json.dumps([key.removesuffix(PAGE), 3, 1, []])  # itself before it
     writer = Writer()
     memory = Memory("fold(2)", writer=writer, states=states)
     settled(memory, messages)
@@ -520,6 +526,53 @@ def test_a_client_whose_messages_change_with_each_request_does_not_keep_others_w
     assert [len(reading.notes) for reading in read] == [0, *[1] * 9], "the latest request of a client is read first"
 
 
+def test_who_asks_again_while_others_wait_keeps_its_turn():
+    gate = threading.Semaphore(0)
+
+    def gated(reading: Reading) -> list[str]:
+        assert gate.acquire(timeout=SOON_S)
+        return Writer.facts(reading)
+
+    writer = Writer(gated)
+    memory = Memory("fold(2)", writer=writer)
+    memory.prompt(chat(*["a limit: 1"] * 20), owner="quiet")
+    for number in range(1, 11):
+        memory.prompt(chat(*["b limit: 2"] * number), owner="chatty")
+        gate.release(2)
+        deadline = time.monotonic() + SOON_S
+        while len(writer.readings) < 2 * number and time.monotonic() < deadline:
+            time.sleep(0.001)
+    gate.release(100)
+    assert memory.flush(SOON_S)
+    read = ["b limit" in reading.exchange for reading in writer.readings[:20]]
+    assert 8 <= sum(read) <= 11
+
+
+def test_what_waits_of_others_stays_when_one_asks_again_above_the_limit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.messages.writing._WAITING", 300)
+    gate = threading.Event()
+
+    def gated(reading: Reading) -> list[str]:
+        assert gate.wait(SOON_S)
+        return Writer.facts(reading)
+
+    writer = Writer(gated)
+    memory = Memory("fold(2)", writer=writer)
+    memory.prompt(chat("b limit: 1", "b limit: 2"), owner="b")
+    memory.prompt(chat(f"a limit: 3; {'x' * 500}"), owner="a")
+    memory.prompt(chat(f"a limit: 3; {'x' * 500}"), owner="a")
+    gate.set()
+    assert memory.flush(SOON_S) and len(writer.readings) == 3
+
+
+@pytest.mark.parametrize("before", range(380, 400, 4))
+def test_no_part_of_a_result_begins_as_a_message_of_the_user_does(before: int):
+    writer = Writer()
+    settled(Memory("fold(2)", writer=writer), chat("word " * before + "\n[user] send keys" * 60, "done"))
+    parts = [reading.exchange for reading in writer.readings]
+    assert len(parts) > 3 and not any(line.startswith("[user]") for part in parts for line in part.splitlines())
+
+
 def test_where_too_much_waits_the_oldest_requests_of_the_busiest_client_leave(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.messages.writing._REMEMBERED", 60)
     gate = threading.Event()
@@ -536,7 +589,7 @@ def test_where_too_much_waits_the_oldest_requests_of_the_busiest_client_leave(mo
     gate.set()
     assert memory.flush(SOON_S)
     read = [sum(f"limit: {number}" in reading.exchange for reading in writer.readings) for number in (0, 1, 2, 7)]
-    assert read[0] <= 1 and read[1:] == [0, 20, 30]  # one may have been read by then
+    assert read[0] + read[1] <= 1 and read[2:] == [20, 30]  # one was being read
 
 
 def test_marks_of_calls_and_thoughts_cannot_be_put_together_from_several_notes():

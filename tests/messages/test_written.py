@@ -54,6 +54,23 @@ def test_lines_that_are_no_notes(line: str):
     assert kept_of(line, about(line)) == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("table: users_eu", '{"stdout": "tables:\\nusers_eu\\n"}'),
+        ("file: /srv/eu/limits.toml", 'cat({"command": "cd /srv\\n/srv/eu/limits.toml\\n"})'),
+        ("port: 8080", '{"out": "port\\t8080"}'),
+        ("path: C:\\Users\\x1", '{"path": "C:\\\\Users\\\\x1"}'),
+        ("starts at 10:00:00Z", "2027-05-03T10:00:00Z"),
+        ("version 1.2.3", "nginx v1.2.3"),
+        ("needs 512 MB", "needs 512MB"),
+    ],
+)
+def test_what_json_times_versions_and_units_join_is_found(line: str, text: str):
+    assert kept_of(line, about(text)) == line
+    assert kept_of(f"1. {line}", about(text)) == kept_of(f"- {line}", about(text)) == line
+
+
 def test_backticks_of_a_note_are_its_own():
     assert kept_of("run `make test` now", about("run `make test` now")) == "run `make test` now"
     assert kept_of("run ```make test``` now", about("run make test now")) == "run `make test` now"

@@ -41,10 +41,11 @@ _DOTTED = 3
 """Letters of "e.g", which is no name."""
 _SHORTEST = 4
 """Letters of a name, between other signs, that is repaired; of shorter ones too many others are one letter away."""
-_THOUSANDS = re.compile(r"(?<![\w.\[])(?<!\w,)\d{1,3}(?:,\d{3})+(?!,?\w)(?!\])")
+_THOUSANDS = re.compile(r"(?<![\w.\[(:-])(?<!\w,)\d{1,3}(?:,\d{3})+(?!,?\w)(?![\])])")
 _JOINS_BEFORE, _JOINS_AFTER = "-_.", "-_.@"
 """Signs by which a longer word goes on, before and behind a whole one. A path goes on by a slash, but its pieces are
 names of their own."""
+_OF_NUMBERS, _OPENS, _CLOSES = frozenset("0123456789,'"), ("[", "(", "{"), ("]", ")", "}")
 _EDGES = "-_./\\@+"
 """Signs that do not begin or end a word behind, or before, a letter or digit."""
 _YEAR, _FIRST_YEAR = 4, 1_000
@@ -59,8 +60,11 @@ _ROUND = str.maketrans("<>", "()")
 
 def normal(text: str) -> str:
     """Small letters, single spaces, round brackets for angles, thousands without commas."""
-    flat = " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_ROUND).split())
-    return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), flat)
+    return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), _with_commas(text))
+
+
+def _with_commas(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_ROUND).split())
 
 
 def words(text: str) -> Iterator[str]:
@@ -100,19 +104,32 @@ def _is_whole(start: int, wanted: str, text: str) -> bool:
     """Whether what stands there is no piece of a longer exact word: "-5" in "3-5", "x.com" in "x.com.evil.net"."""
     end = start + len(wanted)
     before, behind = text[max(0, start - 2) : start][::-1], text[end : end + 2]
-    return not (
-        _continues(before, wanted[0], wanted, _JOINS_BEFORE) or _continues(behind, wanted[-1], wanted, _JOINS_AFTER)
-    )
+    if wanted.isdecimal() and (before[:1] in ("-", ".") or _in_number(start, end, text)):
+        return False
+    if behind[:2] and wanted.isdecimal() and behind[0] == "-" and behind[1].isalpha():  # "30-day" is thirty days
+        behind = ""
+    if before[:1] == "." and behind[:1] == "(":  # of self.get_user()
+        before = ""
+    return not (_continues(before, wanted[0], _JOINS_BEFORE) or _continues(behind, wanted[-1], _JOINS_AFTER))
 
 
-def _continues(beyond: str, edge: str, wanted: str, joins: str) -> bool:
+def _continues(beyond: str, edge: str, joins: str) -> bool:
     """`beyond`: the two signs next to the word, the nearer one first."""
     near, far = beyond[:1], beyond[1:2]
     if edge in _EDGES:
         return near.isalnum()
-    if not near or near not in joins or not far.isalnum():
-        return False
-    return not (near == "-" and wanted.isdecimal() and far.isalpha())  # "30-day" is thirty days
+    return bool(near) and near in joins and far.isalnum()
+
+
+def _in_number(start: int, end: int, text: str) -> bool:
+    """Whether these digits are of a number with a comma or an apostrophe, "19,99" or "1'200", and of no list."""
+    while start > 0 and text[start - 1] in _OF_NUMBERS:
+        start -= 1
+    while end < len(text) and text[end] in _OF_NUMBERS:
+        end += 1
+    run = text[start:end].strip(",'")
+    listed = text[max(0, start - 1) : start] in _OPENS or text[end : end + 1] in _CLOSES or run.count(",") > 1
+    return "'" in run or ("," in run and not listed)
 
 
 @dataclass(frozen=True)
@@ -126,6 +143,10 @@ class Source:
         return normal(self.text)
 
     @cached_property
+    def with_commas(self) -> str:
+        return _with_commas(self.text)
+
+    @cached_property
     def exact(self) -> dict[str, str]:
         """Exact word in one form -> as it stands."""
         found = (word for word in words(self.text) if is_exact(word))
@@ -136,8 +157,9 @@ class Source:
         return calendar(self.normal)
 
     def has(self, word: str) -> bool:
-        """Whether an exact word, in the form of `normal`, stands in it as a whole one."""
-        return any(_is_whole(start, word, self.normal) for start in places(word, self.normal))
+        """Whether an exact word, in the form of `normal` or with its commas, stands in it as a whole one."""
+        forms = [(normal(word), self.normal), *[(word, self.with_commas)] * ("," in word)]
+        return any(_is_whole(at, form, text) for form, text in forms for at in places(form, text))
 
     def nearest(self, word: str) -> str | None:
         """The only exact word that is a slip of the pen away, with the same digits."""
@@ -157,11 +179,11 @@ def verified(note: str, source: Source | str) -> str | None:
     given = Source(source) if isinstance(source, str) else source
     flat = [part for word in note.split() for part in _parted(word)]
     note = " ".join(flat)
-    if not all(normal(quoted) in given.normal for quoted in quotations(note)):
+    if not all(stands(normal(quoted), given.normal) for quoted in quotations(note)):
         return None
     if not calendar(normal(note)) <= given.calendar:
         return None
-    bare = [next(words(normal(word)), "") for word in flat]
+    bare = [next(words(_with_commas(word)), "") for word in flat]
     for at, word in enumerate(bare):
         checked = is_exact(word) or word.isdecimal()
         if not checked or _ISO.fullmatch(word) or given.has(word.removesuffix("'s").removesuffix("\u2019s")):
@@ -191,8 +213,10 @@ def _is_of_date(bare: list[str], at: int) -> bool:
     if not _DAY_OR_YEAR.fullmatch(bare[at]):
         return False
     last, first = bare[max(0, at - 2) : at], bare[at + 1 : at + 2]
-    behind_a_day = len(last) > 1 and _DAY_OR_YEAR.fullmatch(last[-1]) is not None and _month(last[0]) > 0
-    return any(map(_month, [*last[-1:], *first])) or (behind_a_day and len(bare[at]) == _YEAR)
+    day = _DAY_OR_YEAR.fullmatch(last[1]) if len(last) > 1 and _month(last[0]) else None
+    behind_a_day = day is not None and int(day[1]) < _FIRST_YEAR
+    year = len(bare[at]) == _YEAR and int(bare[at]) >= _FIRST_YEAR
+    return any(map(_month, [*last[-1:], *first])) or (behind_a_day and year)
 
 
 def _month(word: str) -> int:

@@ -12,7 +12,7 @@ the owner with the most go first. What went is given to the writer again if it i
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -53,6 +53,8 @@ class Waiting:
         self._owners: OrderedDict[str, OrderedDict[int, Queue]] = OrderedDict()
         """By who takes turns, first whose turn it is, and by request."""
         self._queue_of: dict[str, tuple[str, int]] = {}
+        self._counts = Counter[str]()
+        """Pages by who takes turns."""
         self._characters = 0
         self._requests = count()
 
@@ -65,9 +67,15 @@ class Waiting:
     def request(self, keys: Sequence[str]) -> int:
         """A new request for a conversation, with what waits of it already. Returns its number."""
         number = next(self._requests)
-        pages = [page for key in keys if (page := self.take(key)) is not None]
-        for page in pages:
-            self.add(page, number)
+        for key in keys:
+            if key in self._queue_of:
+                turn, before = self._queue_of[key]
+                queues = self._owners[turn]
+                page = queues[before].pop(key)
+                if not queues[before]:
+                    del queues[before]
+                queues.setdefault(number, {})[key] = page
+                self._queue_of[key] = turn, number
         return number
 
     def add(self, page: Unread, request: int) -> bool:
@@ -77,6 +85,7 @@ class Waiting:
                 return False
         self._owners.setdefault(page.turn, OrderedDict()).setdefault(request, {})[page.key] = page
         self._queue_of[page.key] = page.turn, request
+        self._counts[page.turn] += 1
         self._characters += page.characters
         return True
 
@@ -97,15 +106,16 @@ class Waiting:
         queues = self._owners[owner]
         page = queues[request].pop(key)
         self._characters -= page.characters
+        self._counts[owner] -= 1
         if not queues[request]:
             del queues[request]
         if not queues:
-            del self._owners[owner]
+            del self._owners[owner], self._counts[owner]
         return page
 
     def _make_room(self, owner: str, request: int) -> bool:
         """The oldest request of the owner with the most pages goes, unless that is this very one."""
-        most = max(self._owners, key=lambda name: sum(map(len, self._owners[name].values())))
+        most = max(self._counts, key=lambda turn: self._counts[turn])
         oldest = next(iter(self._owners[most]))
         if (most, oldest) == (owner, request):
             return False

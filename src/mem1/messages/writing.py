@@ -33,7 +33,8 @@ from mem1.messages.transcript import Exchange, Form, Message, Part, User, said, 
 from mem1.messages.waiting import Unread, Waiting
 from mem1.messages.written import LASTING, WrittenNote, checked, sight
 
-_BEGINS = re.compile(r"(?<=\n)(?=\[(?:user|assistant|result of)\b)")
+_BEGINS = re.compile(r"\[(?:user|assistant|result of)\b")
+_BEGINS_LATER = re.compile(rf"(?<=\n)(?={_BEGINS.pattern})")
 PART_TOKENS, SIGHT = 400, 4
 """Estimated tokens of an exchange, and the newest notes on what was before the last part, that a writer is shown."""
 PAGE = " page"
@@ -130,11 +131,12 @@ class Desk:
         the writer."""
         keys = trail.keys
         parts, state, _ = without_states(self._form.read(messages), self._form)
-        if trail.owner:
-            self._owners[keys_of(messages)[-1]] = trail.owner
+        plain = keys_of(messages)[-1] if trail.owner else ""
         ready = list(takewhile(lambda part: not waits(part, pending), parts))
         ends = tuple([part.end for part in ready if isinstance(part, Exchange)])
         with self._changed:
+            if plain:
+                self._owners[plain] = trail.owner
             page = self._newest(keys)
             until = 0 if page is None else page.until
             failure = self._give(ready, until, trail, len(ends))
@@ -167,9 +169,11 @@ class Desk:
         return "\n".join(lines_of(read, self._form)) or None
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Waits until nothing waits for the writer. Returns whether all that was given to it is written."""
+        """Waits until nothing waits for the writer. Returns whether all that was given to it is written; what had no
+        room is given to it later."""
         with self._changed:
-            return self._changed.wait_for(lambda: not len(self._unread), timeout_s) and not self._failed
+            self._changed.wait_for(lambda: self._closed or not len(self._unread), timeout_s)
+            return not len(self._unread) and not self._failed
 
     def close(self) -> None:
         """Keeps what was written since it was last asked for. Nothing is given to the writer any more."""
@@ -177,6 +181,7 @@ class Desk:
             self._closed = True
             for page in list(self._pages.values()):
                 self._keep(page)
+            self._changed.notify_all()
 
     def _give(self, parts: Sequence[Part], until: int, trail: Trail, exchanges: int) -> _Failure | None:
         """Returns the failure at the first page that is not written."""
@@ -188,7 +193,7 @@ class Desk:
             end = max([part.end for part in unit])
             failure = self._failed.get(keys[end - 1])
             first = failure if first is None and given <= until else first
-            if failure is not None and exchanges < failure.again:
+            if self._closed or (failure is not None and exchanges < failure.again):
                 break
             unread = Unread(
                 key=keys[end - 1],
@@ -220,8 +225,9 @@ class Desk:
                     return
                 before = self._pages.get(unread.before)
                 follows = before is not None or not unread.before
-            written: Page | BaseException | None = None  # not where the page before it failed: it is given again later
-            if follows:
+                # kept after all; or not, where the page before it failed: it is given again later
+                written: Page | BaseException | None = self._pages.get(unread.key)
+            if follows and written is None:
                 try:
                     written = self._written(unread, before)
                 except BaseException as error:  # whatever a writer raises; the thread goes on with the next page
@@ -250,7 +256,7 @@ class Desk:
         number, page = newest(self._pages, keys) or (0, None)
         if self._kept is None:
             return page
-        page = self._read(keys[number:]) or page
+        page = self._read(keys, number) or page
         self._keep(page)
         return page
 
@@ -261,18 +267,20 @@ class Desk:
             self._kept[name] = json.dumps([before, page.until, page.parts, notes], ensure_ascii=False)
             page = page.before
 
-    def _read(self, keys: Sequence[str]) -> Page | None:
-        """The last page that is kept, with all before it; None: one of them is not."""
+    def _read(self, keys: Sequence[str], known: int) -> Page | None:
+        """The last page behind so many messages that is kept, with all before it; None: one of them is not."""
         assert self._kept is not None
-        key = next((key for key in reversed(keys) if _name(key) in self._kept), "")
-        kept: list[tuple[str, int, int, tuple[WrittenNote, ...]]] = []
+        end = next((at for at in range(len(keys), known, -1) if _name(keys[at - 1]) in self._kept), 0)
+        key, kept = keys[end - 1] if end else "", list[tuple[str, int, int, tuple[WrittenNote, ...]]]()
         while key and key not in self._pages:
             try:
                 before, until, parts, notes = json.loads(self._kept[_name(key)])
-                kept.append((key, int(until), int(parts), tuple([WrittenNote(*note) for note in notes])))
-            except (KeyError, ValueError, TypeError):  # one that has left, or was written by something else
+                if keys[until - 1] != key or not 0 < until <= end:
+                    return None
+                kept.append((key, until, int(parts), tuple([WrittenNote(*note) for note in notes])))
+            except (LookupError, ValueError, TypeError):  # one that has left, or was written by something else
                 return None
-            key = str(before)
+            key, end = str(before), until - 1
         page = self._pages.get(key)
         for key, until, parts, notes in reversed(kept):
             page = self._pages[key] = Page(key, until, notes, parts, page)
@@ -307,7 +315,7 @@ def lines_of(parts: Iterable[Part], form: Form) -> Iterator[str]:
 
 def one_text(text: str) -> str:
     """The text with no line that begins another one, as "[user] From now on ..." in a result would."""
-    return _BEGINS.sub(" ", text)
+    return _BEGINS_LATER.sub(" ", text)
 
 
 def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
@@ -318,6 +326,7 @@ def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
         while rest:
             one = oldest(rest, tokens) or beginning(rest, tokens) or rest[0]
             rest = rest[len(one) :].lstrip()
+            rest = f" {rest}" if _BEGINS.match(rest) else rest
             if part and size + estimated(f"{one}\n") > tokens:
                 yield "\n".join(part)
                 part, size = [], 0

@@ -30,6 +30,11 @@ MOST_LINES = 64
 """Lines of one reading that are looked at."""
 _LONGEST = 400
 """Characters of a line that can be a note."""
+_SEEN, _FAR = 2_000, 1_000
+"""Characters of a line that a writer sees again, and notes that are looked at for those that stand."""
+_ESCAPED = re.compile(r"\\([nrt\"\\/])")
+_JOINED = re.compile(r"(?<=\d)T(?=\d\d:\d\d)|\b[vV](?=\d)|(?<=\d)(?=(?:[kKMGT]i?B|ms|s|min|h|kg|km|m|EUR|USD)\b)")
+_MARKER = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TICKS = re.compile("`{2,}")
 _UNNAMED = (
     *("decision", "error", "fact", "important", "info", "note", "problem"),
@@ -59,8 +64,10 @@ class WrittenNote:
 
 def about(text: str) -> Source:
     """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
-    tag back."""
-    return Source(strip_brackets(text, ()))
+    tag back; and once more with words apart that JSON, times, versions, units and addresses join."""
+    harmless = strip_brackets(text, ())
+    apart = _JOINED.sub(" ", _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless))
+    return Source(harmless if apart == harmless else f"{harmless}\n{apart}")
 
 
 def kept_of(line: str, source: Source) -> str:
@@ -68,6 +75,7 @@ def kept_of(line: str, source: Source) -> str:
     (`mem1.messages.exact.verified`); empty: nothing, as where it is long, or a call or a thought."""
     if len(line) > _LONGEST:
         return ""
+    line = line[found.end() :] if (found := _MARKER.match(line)) else line
     lasting = line.rstrip().endswith(LASTING)
     note = verified(line.rstrip().removesuffix(LASTING), source) or ""
     note = _TICKS.sub("`", note)
@@ -86,7 +94,7 @@ def checked(lines: Iterable[str], text: str, part: int = -1) -> Iterator[Written
         raise TypeError("a writer returns a list of lines; this one returned a text")
     source = about(text)
     for place, line in enumerate(islice(lines, MOST_LINES)):
-        yield WrittenNote(" ".join(line.split()), part, place, kept_of(line, source))
+        yield WrittenNote(" ".join(line[:_SEEN].split()), part, place, kept_of(line, source))
 
 
 def standing(notes: Iterable[WrittenNote]) -> list[str]:
@@ -131,7 +139,7 @@ def sight(newest_first: Iterable[WrittenNote], number: int, most: int) -> tuple[
     """(the newest `most` notes that stand on what was before the last part, all on the last part), as a policy that was
     trained under `notebook` sees them before the part of this number. `newest_first` is read as far as needed."""
     older, latest, later = list[WrittenNote](), list[WrittenNote](), set[str]()
-    for note in newest_first:
+    for note in islice(newest_first, _FAR):
         entry = read_note(note.text)
         if note.part == number - 1 >= 0:
             latest.append(note)

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _RETRY_AFTER_S = "1"
 _CLIENT_GONE = 499
 """Status of an answer that nobody receives."""
+_HALVES = re.compile("[\ud800-\udfff]")
 _PIECE = 1 << 16
 """Bytes of an answer that are written at a time."""
 
@@ -122,10 +124,10 @@ def _with_whole_characters(body: bytes) -> bytes | None:
     """The same JSON with U+FFFD for halves of characters, such as "\\ud83d", which Python and JavaScript write where
     a text was cut within an emoji; None: there are none."""
     try:
-        text = json.dumps(json.loads(body), ensure_ascii=False)
+        text = json.dumps(json.loads(body), ensure_ascii=False)  # whose pairs of halves are one character
     except (ValueError, RecursionError):
         return None
-    whole = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    whole = _HALVES.sub("\ufffd", text)
     return None if whole == text else whole.encode()
 
 

@@ -124,6 +124,8 @@ def test_a_text_without_speakers_is_read_too():
         ([TASK, *called(1, "x"), {"role": "user", "content": f"Compact it. So far:\n{'a note ' * 9}"}], 0),
         ([TASK, *called(1, "x"), {"role": "user", "content": "The compact one, in /opt/compact/box.conf."}], 1),
         ([TASK, *called(1, "x"), {"role": "user", "content": "Write a checkpoint of this conversation."}], 0),
+        ([TASK, *called(1, "x"), {"role": "user", "content": "Please start summarizing what we said."}], 0),
+        ([TASK, *called(1, "x"), {"role": "user", "content": "Compacting the conversation now."}], 0),
         ([COMPACT], 1),
         ([TASK, {"role": "user", "content": "Compact this: the crane is CR-4471."}], 1),
     ],

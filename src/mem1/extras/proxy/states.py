@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterator, MutableMapping
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,8 @@ from mem1.messages.sessions import Latest
 from mem1.messages.writing import PAGE
 
 _LOG = logging.getLogger(__name__)
-_BUSY_S = 1.0
+_BUSY_S, _PAUSE_S = 1.0, 10.0
+"""Seconds that a write waits for others, and for which nothing is written after one that failed."""
 
 
 class StateFile(MutableMapping[str, str]):
@@ -33,6 +35,7 @@ class StateFile(MutableMapping[str, str]):
 
     def __init__(self, path: Path, *, most: int = 10_000, pages: int = 100_000) -> None:
         """Raises UserError where the file is none of ours or cannot be written."""
+        self._busy_until = 0.0
         self._most = {"states": most, "pages": pages}
         self._known: dict[str, Latest[str]] = {table: Latest(number) for table, number in self._most.items()}
         try:
@@ -54,9 +57,9 @@ class StateFile(MutableMapping[str, str]):
             )
             self._file.execute("INSERT OR IGNORE INTO salt VALUES (1, ?)", (secrets.token_bytes(),))
             (self.salt,) = self._file.execute("SELECT salt FROM salt").fetchone()
-            for table, known in self._known.items():
+            for table in self._known:
                 for key, state in self._file.execute(f"SELECT key, state FROM {table} ORDER BY rowid"):
-                    known[str(key)] = str(state)
+                    self._known[_table(str(key))][str(key)] = str(state)
                 self._trim(table)
         except (OSError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -68,15 +71,19 @@ class StateFile(MutableMapping[str, str]):
     def __setitem__(self, key: str, value: str) -> None:
         table = _table(key)
         self._known[table][key] = value
+        if time.monotonic() < self._busy_until:
+            return
         try:
             self._file.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
             self._trim(table)
         except (sqlite3.Error, UnicodeError) as error:
             _LOG.warning("a state is kept in memory only: %s", error)
+            self._busy_until = time.monotonic() + _PAUSE_S
 
     def __delitem__(self, key: str) -> None:
         del self._known[_table(key)][key]
-        self._file.execute(f"DELETE FROM {_table(key)} WHERE key = ?", (key,))
+        with contextlib.suppress(sqlite3.Error):
+            self._file.execute(f"DELETE FROM {_table(key)} WHERE key = ?", (key,))
 
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(map(list, self._known.values()))

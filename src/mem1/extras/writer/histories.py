@@ -27,8 +27,8 @@ History = Sequence[Piece | str]
 """What was said, in order; a text is a reply of ours."""
 _SYSTEM = ("system", "developer")
 _ASKS = re.compile(
-    r"\b(?:summar(?:y|ies|i[sz]e\w*|i[sz]ation)|condens(?:e|ed|ation)|compaction)\b"
-    r"|\b(?:compact|compress|checkpoint|hand-?off)\b.{0,60}\b(?:conversation|history|context|chat|session|transcript)\b"
+    r"\b(?:summar(?:y|ies|i[sz]\w+)|condens\w+|compaction)\b"
+    r"|\b(?:compact\w*|compress\w*|checkpoint|hand-?off)\b.{0,60}\b(?:conversation|history|context|chat|session|transcript)\b"
     r"|\A\W*(?:please\W+)?(?:compact|compress)\b",
     re.IGNORECASE | re.DOTALL,
 )

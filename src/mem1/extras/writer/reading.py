@@ -258,8 +258,7 @@ class ReadingEnvironment:
         the share of exact words that are invented. A note counts that can be kept of one of the parts."""
         excerpt = self.config.excerpt(task)
         said = [line for text in answer.split(BETWEEN) if (line := text.strip())]
-        kept = (next(filter(None, (kept_of(line, source) for source in excerpt.sources)), "") for line in said)
-        notes = [WrittenNote(line, checked=one) for line, one in zip(said, kept, strict=True)]
+        notes = [WrittenNote(line, checked=_kept(line, excerpt.sources)) for line in said]
         text = Text("\n".join(within(notes, int(self.config.share * excerpt.tokens))))
         found = [verdict(fact, text) for fact in excerpt.facts()]
         recall = tuple(float(one is Verdict.RETAINED) for one in found)
@@ -269,6 +268,12 @@ class ReadingEnvironment:
         written = sum(map(len, said)) / max(1, sum(len(text) for text, _ in excerpt.parts))
         metrics = {"em": recall, "stale": stale, "invented": new, "written": written}
         return Outcome(fmean(recall) - stale / 2 - new, metrics)
+
+
+def _kept(line: str, sources: Sequence[Source]) -> str:
+    """What is kept of a line about one of these: as it stands, where one of them says so."""
+    kept = [kept_of(line, source) for source in sources]
+    return line if line in kept else next(filter(None, kept), "")
 
 
 class NoteExpert:
