@@ -208,7 +208,7 @@ class Desk:
                 break
             before = keys[end - 1]
         alive = self._thread is not None and self._thread.is_alive()  # not in a process that was forked
-        if len(self._unread) and not self._closed and not alive:
+        if len(self._unread) and not alive:
             thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
             with suppress(RuntimeError):  # no thread can be started: the next request tries again
                 thread.start()
