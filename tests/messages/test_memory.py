@@ -7,6 +7,7 @@ import json
 import weakref
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,7 +274,7 @@ def test_states_by_a_writer_pay_earlier_and_are_made_more_often(name: str):
     turns = [break_even(SIZES, prices, cache, k, writer=writer) for k, writer in ((own, False), (by_writer, True))]
     assert turns[1] is not None and (turns[0] is None or turns[1] < turns[0])
     messages = [TASK, *(message for number in range(1, 9) for message in call(number))]
-    said = [Memory("fold(auto)", prices=name, **given).advice(messages) for given in ({}, {"writer": Model()})]
+    said = [Memory("fold(auto)", prices=name, **given).advice(messages) for given in ({}, {"writer": SimpleNamespace(write=list)})]
     assert said[0] != said[1]
 
 
