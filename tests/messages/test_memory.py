@@ -274,7 +274,8 @@ def test_states_by_a_writer_pay_earlier_and_are_made_more_often(name: str):
     turns = [break_even(SIZES, prices, cache, k, writer=writer) for k, writer in ((own, False), (by_writer, True))]
     assert turns[1] is not None and (turns[0] is None or turns[1] < turns[0])
     messages = [TASK, *(message for number in range(1, 9) for message in call(number))]
-    said = [Memory("fold(auto)", prices=name, **given).advice(messages) for given in ({}, {"writer": SimpleNamespace(write=list)})]
+    writers: tuple[Any, ...] = (None, SimpleNamespace(write=list))
+    said = [Memory("fold(auto)", prices=name, writer=writer).advice(messages) for writer in writers]
     assert said[0] != said[1]
 
 
