@@ -75,6 +75,17 @@ class Writer:
         return [line for text in words for line in text.split("; ") if ": " in line]
 
 
+def held() -> tuple[threading.Event, Writer]:
+    """A writer that waits until the gate opens."""
+    gate = threading.Event()
+
+    def write(reading: Reading) -> list[str]:
+        assert gate.wait(SOON_S)
+        return Writer.facts(reading)
+
+    return gate, Writer(write)
+
+
 def settled(memory: Memory, messages: Sequence[Message], **given: Any) -> list[Message]:
     """What the model sees once all is written."""
     memory.prompt(messages, **given)
@@ -312,13 +323,7 @@ def test_a_writer_that_lags_behind_folds_what_is_written():
 
 def test_what_waits_for_a_writer_is_bounded_and_the_rest_is_read_later(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.messages.writing._WAITING", 300)
-    gate = threading.Event()
-
-    def slow(reading: Reading) -> list[str]:
-        assert gate.wait(SOON_S)
-        return Writer.facts(reading)
-
-    writer = Writer(slow)
+    gate, writer = held()
     memory = Memory("fold(2)", writer=writer)
     messages = chat(*(f"{letter} limit: {at}; {'x' * 100}" for at, letter in enumerate("abcdef", 1)))
     assert memory.prompt(messages) == messages
@@ -505,13 +510,7 @@ def test_pages_that_something_else_has_written_are_written_anew(text: str):
 
 
 def test_a_client_whose_messages_change_with_each_request_does_not_keep_others_waiting():
-    gate = threading.Event()
-
-    def gated(reading: Reading) -> list[str]:
-        assert gate.wait(SOON_S)
-        return Writer.facts(reading)
-
-    writer = Writer(gated)
+    gate, writer = held()
     memory = Memory("fold(2)", writer=writer)
     for clock in range(20):
         memory.prompt(
@@ -550,13 +549,7 @@ def test_who_asks_again_while_others_wait_keeps_its_turn():
 
 def test_what_waits_of_others_stays_when_one_asks_again_above_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.messages.writing._WAITING", 300)
-    gate = threading.Event()
-
-    def gated(reading: Reading) -> list[str]:
-        assert gate.wait(SOON_S)
-        return Writer.facts(reading)
-
-    writer = Writer(gated)
+    gate, writer = held()
     memory = Memory("fold(2)", writer=writer)
     memory.prompt(chat("b limit: 1", "b limit: 2"), owner="b")
     memory.prompt(chat(f"a limit: 3; {'x' * 500}"), owner="a")
@@ -575,13 +568,7 @@ def test_no_part_of_a_result_begins_as_a_message_of_the_user_does(before: int):
 
 def test_where_too_much_waits_the_oldest_requests_of_the_busiest_client_leave(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.messages.writing._REMEMBERED", 60)
-    gate = threading.Event()
-
-    def gated(reading: Reading) -> list[str]:
-        assert gate.wait(SOON_S)
-        return Writer.facts(reading)
-
-    writer = Writer(gated)
+    gate, writer = held()
     memory = Memory("fold(2)", writer=writer)
     for number in range(3):
         memory.prompt(chat(*[f"a limit: {number}"] * 20), owner=f"a/{number}")
