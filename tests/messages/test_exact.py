@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -88,6 +89,14 @@ def test_a_slip_of_the_pen_is_repaired(note: str, repaired: str | None):
 )
 def test_what_the_source_does_not_say_is_dropped(note: str):
     assert verified(note, SOURCE) is None
+
+
+@pytest.mark.parametrize("text", ["1,", "1'", "1-", "1.", "a_", "/a", "2027-05-03", "may 3 ", '"', "`", "<>"])
+def test_long_hostile_texts_take_time_in_proportion(text: str):
+    source = Source(text * (100_000 // len(text)))
+    started = time.process_time()
+    verified('port 1 a_b /a/b 2027-05-04 may 3 "1"', source)
+    assert time.process_time() - started < 10, "as anything that grows with its square would"
 
 
 def test_a_word_near_two_others_is_not_repaired():
@@ -204,6 +213,9 @@ def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, sour
         ("limit: 1,200", "[1,200]"),
         ("calls get_user", "self.get_user(5)"),
         ("price: 19,99 EUR", "19,99 EUR"),
+        ("about 30", "about 30-"),
+        ("about 30", "30"),
+        ("about 30", "-- 30 --"),
     ],
 )
 def test_what_stands_in_json_dates_paths_and_addresses_is_found(note: str, source: str):

@@ -45,6 +45,7 @@ _THOUSANDS = re.compile(r"(?<![\w.\[(:-])(?<!\w,)\d{1,3}(?:,\d{3})+(?!,?\w)(?![\
 _JOINS_BEFORE, _JOINS_AFTER = "-_.", "-_.@"
 """Signs by which a longer word goes on, before and behind a whole one. A path goes on by a slash, but its pieces are
 names of their own."""
+_LONGEST_NUMBER = 30
 _OF_NUMBERS, _OPENS, _CLOSES = frozenset("0123456789,'"), ("[", "(", "{"), ("]", ")", "}")
 _EDGES = "-_./\\@+"
 """Signs that do not begin or end a word behind, or before, a letter or digit."""
@@ -106,7 +107,7 @@ def _is_whole(start: int, wanted: str, text: str) -> bool:
     before, behind = text[max(0, start - 2) : start][::-1], text[end : end + 2]
     if wanted.isdecimal() and (before[:1] in ("-", ".") or _in_number(start, end, text)):
         return False
-    if behind[:2] and wanted.isdecimal() and behind[0] == "-" and behind[1].isalpha():  # "30-day" is thirty days
+    if wanted.isdecimal() and behind[:1] == "-" and behind[1:].isalpha():  # "30-day" is thirty days
         behind = ""
     if before[:1] == "." and behind[:1] == "(":  # of self.get_user()
         before = ""
@@ -123,9 +124,10 @@ def _continues(beyond: str, edge: str, joins: str) -> bool:
 
 def _in_number(start: int, end: int, text: str) -> bool:
     """Whether these digits are of a number with a comma or an apostrophe, "19,99" or "1'200", and of no list."""
-    while start > 0 and text[start - 1] in _OF_NUMBERS:
+    first, last = start - _LONGEST_NUMBER, end + _LONGEST_NUMBER
+    while start > max(0, first) and text[start - 1] in _OF_NUMBERS:
         start -= 1
-    while end < len(text) and text[end] in _OF_NUMBERS:
+    while end < min(len(text), last) and text[end] in _OF_NUMBERS:
         end += 1
     run = text[start:end].strip(",'")
     listed = text[max(0, start - 1) : start] in _OPENS or text[end : end + 1] in _CLOSES or run.count(",") > 1

@@ -64,7 +64,7 @@ class WrittenNote:
 
 def about(text: str) -> Source:
     """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
-    tag back; and once more with words apart that JSON, times, versions, units and addresses join."""
+    tag back; and once more with words apart that JSON, times, versions and units join."""
     harmless = strip_brackets(text, ())
     apart = _JOINED.sub(" ", _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless))
     return Source(harmless if apart == harmless else f"{harmless}\n{apart}")
