@@ -99,6 +99,51 @@ def test_long_hostile_texts_take_time_in_proportion(text: str):
     assert time.process_time() - started < 10, "as anything that grows with its square would"
 
 
+def test_any_notes_about_any_texts_are_read():
+    rng = random.Random(0)
+    parts = [
+        "may",
+        "3",
+        "11th",
+        "3rd",
+        "2027",
+        "0930",
+        "1,200",
+        "-",
+        "--",
+        ".5",
+        "19,99",
+        "1'2",
+        "a_b",
+        "/a/b",
+        "x@y.z",
+        "2027-05-03",
+    ]
+    parts += [
+        "of",
+        '"',
+        "`",
+        "'s",
+        "(",
+        "[",
+        "]",
+        ",",
+        "\u00b4",
+        "\uff15",
+        "\u0663",
+        "v1",
+        "e-5",
+        "C:\\x",
+        "T10:00",
+        "<",
+        "é",
+    ]
+    for _ in range(20_000):
+        note, text = (rng.choice(("", " ")).join(rng.choices(parts, k=rng.randrange(1, 7))) for _ in range(2))
+        found = verified(note, text)
+        assert found is None or verified(found, text) == found, (note, text)
+
+
 def test_a_word_near_two_others_is_not_repaired():
     assert verified("host-3.eu", "host-1.eu and host-2.eu") is None
 
@@ -214,6 +259,8 @@ def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, sour
         ("calls get_user", "self.get_user(5)"),
         ("price: 19,99 EUR", "19,99 EUR"),
         ("about 30", "about 30-"),
+        ("on the 11th, May 3", "on the 11th, May 3"),
+        ("the 3rd of May 2027", "3rd of May 2027"),
         ("about 30", "30"),
         ("about 30", "-- 30 --"),
     ],

@@ -49,8 +49,8 @@ _LONGEST_NUMBER = 30
 _OF_NUMBERS, _OPENS, _CLOSES = frozenset("0123456789,'"), ("[", "(", "{"), ("]", ")", "}")
 _EDGES = "-_./\\@+"
 """Signs that do not begin or end a word behind, or before, a letter or digit."""
-_YEAR, _FIRST_YEAR = 4, 1_000
-"""Digits of a year, and the first one with so many."""
+_FIRST_YEAR = 1_000
+"""The first one with four digits."""
 _ISO = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
 _DAY_OR_YEAR = re.compile(r"(\d{1,2}|\d{4})(?:st|nd|rd|th)?")
 _RUNS = re.compile(r"\d+(?:st|nd|rd|th)?(?![^\W_])|[^\W\d_]+|[\w]+")
@@ -212,12 +212,13 @@ def _digits(word: str) -> str:
 
 def _is_of_date(bare: list[str], at: int) -> bool:
     """Whether it is the day or the year beside a month, or the year behind "may 3"."""
-    if not _DAY_OR_YEAR.fullmatch(bare[at]):
+    number = _DAY_OR_YEAR.fullmatch(bare[at])
+    if number is None:
         return False
     last, first = bare[max(0, at - 2) : at], bare[at + 1 : at + 2]
     day = _DAY_OR_YEAR.fullmatch(last[1]) if len(last) > 1 and _month(last[0]) else None
     behind_a_day = day is not None and int(day[1]) < _FIRST_YEAR
-    year = len(bare[at]) == _YEAR and int(bare[at]) >= _FIRST_YEAR
+    year = int(number[1]) >= _FIRST_YEAR
     return any(map(_month, [*last[-1:], *first])) or (behind_a_day and year)
 
 
