@@ -54,8 +54,7 @@ _FIRST_YEAR = 1_000
 _ISO = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
 _DAY_OR_YEAR = re.compile(r"(\d{1,2}|\d{4})(?:st|nd|rd|th)?")
 _RUNS = re.compile(r"\d+(?:st|nd|rd|th)?(?![^\W_])|[^\W\d_]+|[\w]+")
-
-
+_BETWEEN_NAMES = re.compile(r"[\W_]+")
 _ROUND = str.maketrans("<>", "()")
 
 
@@ -171,9 +170,10 @@ class Source:
 
 def _is_slip(own: str, word: str) -> bool:
     """Whether names of four letters or more are all that differs."""
-    pairs = list(zip(*(re.split(r"[\W_]+", each) for each in (own, word)), strict=False))
-    alike = len(re.findall(r"[\W_]+", own)) == len(re.findall(r"[\W_]+", word))
-    return alike and all(a == b or min(len(a), len(b)) >= _SHORTEST for a, b in pairs)
+    ours, theirs = _BETWEEN_NAMES.split(own), _BETWEEN_NAMES.split(word)
+    if len(ours) != len(theirs):
+        return False
+    return all(a == b or min(len(a), len(b)) >= _SHORTEST for a, b in zip(ours, theirs, strict=True))
 
 
 def verified(note: str, source: Source | str) -> str | None:

@@ -98,10 +98,10 @@ class Waiting:
         queues = self._owners[owner]
         return next(iter(queues[next(reversed(queues))].values()))
 
-    def take(self, key: str) -> Unread | None:
-        """The page that waited; None: it did not."""
+    def take(self, key: str) -> None:
+        """The page waits no longer, if it did."""
         if key not in self._queue_of:
-            return None
+            return
         owner, request = self._queue_of.pop(key)
         queues = self._owners[owner]
         page = queues[request].pop(key)
@@ -111,7 +111,6 @@ class Waiting:
             del queues[request]
         if not queues:
             del self._owners[owner], self._counts[owner]
-        return page
 
     def _make_room(self, owner: str, request: int) -> bool:
         """The oldest request of the owner with the most pages goes, unless that is this very one."""

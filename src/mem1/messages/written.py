@@ -26,7 +26,7 @@ from mem1.sanitize import strip_brackets
 
 LASTING = " !"
 """How a note ends that leaves last."""
-MOST_LINES = 64
+_MOST_LINES = 64
 """Lines of one reading that are looked at."""
 _LONGEST = 400
 """Characters of a line that can be a note."""
@@ -93,7 +93,7 @@ def checked(lines: Iterable[str], text: str, part: int = -1) -> Iterator[Written
     if isinstance(lines, str):
         raise TypeError("a writer returns a list of lines; this one returned a text")
     source = about(text)
-    for place, line in enumerate(islice(lines, MOST_LINES)):
+    for place, line in enumerate(islice(lines, _MOST_LINES)):
         yield WrittenNote(" ".join(line[:_SEEN].split()), part, place, kept_of(line, source))
 
 

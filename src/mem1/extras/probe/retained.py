@@ -67,8 +67,8 @@ def verdict(fact: Fact, text: Text) -> Verdict:
 
 def invented(text: Text, source: Source) -> tuple[str, ...]:
     """Exact words of the text that stand nowhere in its source, in order."""
-    new = (word for word in text.anchors if not source.has(word))
-    return tuple(sorted(word for word in new if not calendar(word) or not calendar(word) <= source.calendar))
+    new = ((word, calendar(word)) for word in text.anchors if not source.has(word))
+    return tuple(sorted(word for word, days in new if not days or not days <= source.calendar))
 
 
 def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
