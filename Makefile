@@ -87,7 +87,7 @@ test-verl: $(VERL)/installed
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q tests/extras/verl/test_agent_loop.py tests/extras/verl/test_training.py tests/extras/verl/test_run.py $(ARGS)
 
 test-verifiers: $(VERIFIERS)/installed
-	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/envs/verifiers tests/extras/test_verifiers.py tests/extras/test_bench_verifiers.py $(ARGS)
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest -q tests/envs/verifiers tests/extras/test_verifiers.py $(ARGS)
 
 test-servers: $(VENV)/installed-dev $(SERVERS)/llama-cpp/installed $(SERVERS)/vllm/installed
 	MEM1_LLAMA_CPP=$(SERVERS)/llama-cpp/bin/python MEM1_VLLM=$(SERVERS)/vllm/bin/python \

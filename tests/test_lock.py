@@ -118,7 +118,6 @@ COMMANDS = {
     "eval": ["eval", "engine.kind=script", "engine.answer=x", "--limit", "1", "--out", "{}"],
     "index": ["index", "CORPUS", "--out", "{}"],
     "data": ["data", "tasks.kind=cloze", "--corpus", "CORPUS", "--out", "{}"],
-    "webshop fetch": ["webshop", "fetch", "--out", "{}"],
 }
 
 

@@ -1,5 +1,5 @@
-"""Public benchmarks in files of their own formats: MemoryAgentBench read part by part, results of LOCA-bench,
-questions and documents of BrowseComp-Plus. The samples are invented."""
+"""Public benchmarks in files of their own formats: MemoryAgentBench read part by part, questions and documents of
+BrowseComp-Plus. The samples are invented."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import BROWSECOMP_PLUS, write_json, write_lines, write_rows
+from samples import BROWSECOMP_PLUS, write_lines, write_rows
 from terminals import Terminal
 from worlds import SAMPLING
 
-from mem1.bench.loca import read_loca
 from mem1.bench.memory_agent_bench import MemoryAgentBenchTasks, answers_of, parts
-from mem1.bench.results import load_result, save_result
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
@@ -196,62 +194,6 @@ def test_it_is_evaluated_by_the_command(terminal: Terminal, facts: Path):
     )  # fmt: skip
     assert code == 0, err
     assert [row["em"] for row in json.loads(said)["rows"]] == [0.0]
-
-
-def loca_output(folder: Path) -> Path:
-    write_json(_made(folder / "results.json"), {"metadata": {"model": "qwen", "elapsed_seconds": 12.5}})
-    usage = [
-        {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120, "prompt_cache_hit_tokens": 0},
-        {"prompt_tokens": 300, "completion_tokens": 10, "total_tokens": 310, "prompt_cache_hit_tokens": 90},
-    ]
-    done = {"status": "success", "accuracy": 1.0, "steps": 7, "feedback": "fine"}
-    write_json(_made(folder / "tasks/CanvasListTestS2LEnv/state0/eval.json"), done)
-    write_json(folder / "tasks/CanvasListTestS2LEnv/state0/token_stats.json", {"usage_tracking": usage})
-    broken = {"status": "error", "accuracy": 0.0, "steps": 2, "feedback": "no server"}
-    write_json(_made(folder / "tasks/CanvasListTestS2LEnv/state1/eval.json"), broken)
-    return folder
-
-
-def _made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def test_results_of_loca_bench_become_a_result_of_ours(tmp_path):
-    result = read_loca(loca_output(tmp_path / "inf_react"), memory="fold(auto)", level=8)
-    good, failed = result.attempts
-    assert (result.model, result.suite, result.seconds, result.memories) == (
-        "qwen",
-        "loca-bench-8k",
-        12.5,
-        ("fold(auto)",),
-    )
-    assert good.task == "loca-bench-8k-CanvasListTestS2LEnv-state0" and good.right == (1.0,) and good.turns == 7
-    assert (good.tokens.fresh, good.tokens.cached, good.tokens.output, good.peak) == (310, 90, 30, 310)
-    assert (failed.right, failed.ended, failed.detail, failed.tokens.fresh) == ((0.0,), "agent_failed", "no server", 0)
-    save_result(tmp_path / "loca.json", result)
-    assert load_result(tmp_path / "loca.json") == result
-
-
-def test_a_folder_that_loca_bench_did_not_finish_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"results.json cannot be read"):
-        read_loca(tmp_path, memory="full", level=8)
-    folder = loca_output(tmp_path / "out")
-    evaluated = folder / "tasks/CanvasListTestS2LEnv/state0/eval.json"
-    for accuracy in (7, None, True, "1"):
-        write_json(evaluated, {"status": "success", "accuracy": accuracy, "steps": 1})
-        with pytest.raises(UserError, match="accuracy must be a number from 0 to 1"):
-            read_loca(folder, memory="full", level=8)
-    write_json(evaluated, {"status": "success", "accuracy": 1, "steps": 1})
-    write_json(evaluated.with_name("token_stats.json"), {"usage_tracking": [{"prompt_tokens": "many"}]})
-    with pytest.raises(UserError, match="prompt_tokens of every call must be a whole number, not 'many'"):
-        read_loca(folder, memory="full", level=8)
-    write_json(folder / "results.json", {"metadata": {}})
-    with pytest.raises(UserError, match="names no model"):
-        read_loca(folder, memory="full", level=8)
-    write_json(_made(tmp_path / "empty" / "results.json"), {"metadata": {"model": "m"}})
-    with pytest.raises(UserError, match="did loca run finish a task"):
-        read_loca(tmp_path / "empty", memory="full", level=8)
 
 
 def test_browsecomp_plus_is_searched_in_its_own_documents(tmp_path):

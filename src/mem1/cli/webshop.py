@@ -1,4 +1,4 @@
-"""`mem1 webshop`: the original's data, fetched and cleaned."""
+"""`mem1 webshop`: the original's data, cleaned."""
 
 from __future__ import annotations
 
@@ -15,49 +15,12 @@ from mem1.cli.options import Command, JsonOption, make_folder_of, new_file, work
 if TYPE_CHECKING:
     from mem1.envs.webshop.catalogue import Entry
 
-app = typer.Typer(name="webshop", help="Fetch and clean the data of WebShop.", no_args_is_help=True)
+app = typer.Typer(name="webshop", help="Clean the data of WebShop.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Fetch and clean the data of WebShop."""
-
-
-@app.command("fetch", cls=Command)
-def fetch(
-    out: Annotated[Path, typer.Option(help="Folder for the files.", show_default=False)],
-    everything: Annotated[
-        bool, typer.Option("--all/--small", help="1.18 million products (5.5 GB), or 1,000 of them (10 MB).")
-    ] = False,
-    mirror: Annotated[
-        str | None, typer.Option(help="Address of a folder with these files. Default: the original's Google Drive.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fetch the original's files; complete ones are kept, partial ones resumed."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from mem1.cli.progress import stderr
-    from mem1.envs.webshop.files import ALL, SMALL
-    from mem1.envs.webshop.files import fetch as fetch_files
-
-    work_begins()
-    console = stderr()
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console) as progress:
-        bars = {}
-
-        def seen(name: str, done: int, total: int | None) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(name, total=total)
-            progress.update(bars[name], completed=done)
-
-        files = fetch_files(ALL if everything else SMALL, out, mirror=mirror, seen=seen)
-    if as_json:
-        print(json.dumps({"out": str(out), "files": files}))
-    else:
-        fetched = ", ".join(f"{name} ({what})" for name, what in files.items())
-        console.print(f"{out}: {fetched}; read them with mem1 webshop load {out} --out shop.jsonl.gz", markup=False)
+    """Clean the data of WebShop."""
 
 
 @app.command("load", cls=Command)

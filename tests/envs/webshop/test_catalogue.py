@@ -152,7 +152,7 @@ def test_a_broken_line_of_cleaned_products_is_named(tmp_path: Path, record: dict
 
 
 def test_files_are_known_by_their_names(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no products; known: items_shuffle\*\.json, .*`mem1 webshop fetch`"):
+    with pytest.raises(UserError, match=r"no products; known: items_shuffle\*\.json, .*docs/webshop\.md"):
         load(tmp_path)
     with pytest.raises(UserError, match=r"no file or folder .*nowhere; check the path"):
         load(tmp_path / "nowhere")

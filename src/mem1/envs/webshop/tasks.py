@@ -93,7 +93,7 @@ class WebShopTasks(TasksConfig):
     def check_tasks(self) -> str | None:
         if self.catalogue is None:
             return None
-        must_exist(self.catalogue, "tasks.catalogue", "mem1 webshop fetch and mem1 webshop load write one")
+        must_exist(self.catalogue, "tasks.catalogue", "mem1 webshop load writes one")
         return f"{self.catalogue}; its goals are read when the run begins"
 
     def turns(self, objectives: int) -> int:
