@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from mem1.extras.probe.compressors import Kept
 from mem1.extras.probe.pieces import Piece, exchanges, pieces_of
 from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, parts, served
 from mem1.messages.bounds import estimated
-from mem1.net.failover import Retry
 
 PIECES = pieces_of(jobs(40).messages)
 
@@ -76,16 +74,14 @@ def test_tokens_of_a_model_are_counted():
     assert counting.read > 3 and counting.written == estimated("a reply of some words")
 
 
-def test_a_model_behind_a_server(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mem1.extras.probe.writers.Retry", partial(Retry, first_wait_s=0.0))
-
+def test_a_model_behind_a_server():
     def behave(body: dict[str, Any], number: int) -> Reply:
         assert body["model"] == "writer" and body["temperature"] == 0
         return Reply(text=f"Reply {number} to {body['messages'][-1]['content']}")
 
     with chat_server(behave) as server:
         assert served(server.url, "writer")([{"role": "user", "content": "this"}]).endswith("to this")
-    with pytest.raises(UserError, match="is it a chat server with the model 'writer'"):
-        served("http://127.0.0.1:9/v1", "writer")([])
-    with pytest.raises(UserError, match="give an address such as"):
+    with pytest.raises(UserError, match=r"the model gives no reply: .*127\.0\.0\.1:9"):
+        served("http://127.0.0.1:9/v1", "writer", first_wait_s=0.0)([])
+    with pytest.raises(UserError, match="'nowhere' is not the address of a model server"):
         served("nowhere", "writer")

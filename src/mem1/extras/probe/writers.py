@@ -8,21 +8,19 @@ A summary is written again with each part of the transcript that fits into the m
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from mem1.agent.chat import ServedChat
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Compressor, Kept
 from mem1.extras.probe.pieces import Piece, exchanges, newest
 from mem1.messages.bounds import estimated, oldest, tokens_of
 from mem1.messages.exact import Source, verified
 from mem1.messages.writing import parts_of
-from mem1.net.exchange import TryFailed, exchange, read_json, read_key
-from mem1.net.failover import Retry, is_http
+from mem1.net.exchange import read_key
 
 Write = Callable[[list[Mapping[str, Any]]], str]
 """A model that replies to messages."""
@@ -113,26 +111,16 @@ def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:
     return parts_of([piece.text for piece in pieces], tokens)
 
 
-def served(base_url: str, model: str, timeout_s: float = 300.0) -> Write:
-    """A model behind a chat server, at temperature 0; the key is OPENAI_API_KEY. Raises UserError if it fails."""
-    import httpx
+def served(base_url: str, model: str, **server: Any) -> Write:
+    """A model behind a chat server, at temperature 0; its key is OPENAI_API_KEY. `server`: fields of `ModelServer`.
 
-    if not is_http(base_url):
-        raise UserError(f"--base-url {base_url!r}: give an address such as http://127.0.0.1:8000/v1")
-    key = read_key("OPENAI_API_KEY")
-    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    client = httpx.Client(headers=headers, timeout=timeout_s)
-    retry, address = Retry(), f"{base_url.rstrip('/')}/chat/completions"
+    Raises UserError for an address that is none, and where the model gives no reply.
+    """
+    key = "OPENAI_API_KEY" if read_key("OPENAI_API_KEY") else None
+    chat = ServedChat.at(base_url, model, {"temperature": 0}, api_key_env=key, **server)
 
     def write(messages: list[Mapping[str, Any]]) -> str:
-        body = json.dumps({"model": model, "messages": messages, "temperature": 0}).encode()
-        try:
-            reply = retry(lambda: exchange(client, address, body, timeout_s=timeout_s, now=time.monotonic))
-            text = read_json(reply)["choices"][0]["message"]["content"]
-        except TryFailed as error:
-            raise UserError(f"{base_url}: {error}; is it a chat server with the model {model!r}?") from error
-        except (ValueError, LookupError, TypeError) as error:
-            raise UserError(f"{base_url} does not answer with chat completions; check --base-url") from error
+        text = chat.reply(messages, ()).message["content"]
         return text if isinstance(text, str) else ""
 
     return write
