@@ -267,7 +267,7 @@ class Broken(RuntimeError):
 def test_a_writer_that_dies_is_asked_ever_less_often_and_nothing_is_lost():
     def write(reading: Reading) -> list[str]:
         tried.append(len(messages) // 2)
-        if len(tried) < 4:
+        if tried[-1] < 15:
             raise (SystemExit if len(tried) == 1 else Broken)("no more")
         return Writer.facts(reading)
 
@@ -279,11 +279,62 @@ def test_a_writer_that_dies_is_asked_ever_less_often_and_nothing_is_lost():
         memory.flush(SOON_S)
         for old in range(1, number + 1):
             assert f"v{old} limit: {old}" in json.dumps(shown)
-    assert tried[:4] == [1, 3, 7, 15] and tried[4] == 15  # the others follow as soon as one succeeds
+    assert tried[:5] == [1, 3, 7, 7, 15], "the second time at 7, the exchange behind the first"
+    assert tried[5] == 15, "the others follow as soon as one succeeds"
     failed = [event.why for event in events if event.kind == "unwritten" and "no more" in event.why]
     assert failed == ["SystemExit: no more", "Broken: no more", "Broken: no more"]
     assert "state" in {event.kind for event in events}
     assert len(state_of(shown)) >= 16 and memory.flush(SOON_S)
+
+
+@pytest.mark.parametrize("broken", [(3,), (1,), (3, 4)])
+def test_for_an_exchange_that_cannot_be_read_a_line_stands_that_recalls_it(broken: tuple[int, ...]):
+    def write(reading: Reading) -> list[str]:
+        if any(f"v{number} limit" in reading.exchange for number in broken):
+            raise Broken("filtered")
+        return Writer.facts(reading)
+
+    writer, messages, states = Writer(write), [TASK], dict[str, str]()
+    memory = Memory("fold(2)", writer=writer, states=states)
+    for number in range(1, 41):
+        messages = [*messages, *call("chat", number, f"v{number} limit: {number}")]
+        shown = memory.prompt(messages)
+        memory.flush(SOON_S)
+    state = state_of(shown)
+    lines = [
+        f"messages {2 * n if n > 1 else 1} to {2 * n + 1} could not be noted; recall this line to read them"
+        for n in broken
+    ]
+    for number, line in zip(broken, lines, strict=True):
+        assert line in state and f"v{number} limit: {number}" not in state
+        assert memory.recall(f"- {line}").splitlines()[1] == f"[result of search] v{number} limit: {number}"
+    noted = [line for line in state if "limit" in line]
+    assert noted == [f"v{n} limit: {n}" for n in range(1, len(noted) + len(broken) + 1) if n not in broken]
+    assert len(noted) > 35
+    shows = [(reading.notes, reading.exchange) for reading in writer.readings]
+    assert not any("could not be noted" in note for notes, _ in shows for note in notes), (
+        "it is no note of the writer's"
+    )
+    memory.close()
+    again = Memory("fold(2)", writer=Writer(lambda _: pytest.fail("all is kept")), states=states)
+    assert state_of(again.prompt(messages)) == state
+
+
+def test_a_writer_that_comes_back_writes_what_it_has_failed_at():
+    def write(reading: Reading) -> list[str]:
+        tried.append(reading.exchange)
+        if len(tried) < 4:
+            raise Broken("not now")
+        return Writer.facts(reading)
+
+    tried, messages = list[str](), [TASK]
+    memory = Memory("fold(2)", writer=Writer(write))
+    for number in range(1, 13):
+        messages = [*messages, *call("chat", number, f"v{number} limit: {number}")]
+        shown = memory.prompt(messages)
+        memory.flush(SOON_S)
+    assert ["v1" in text for text in tried[:5]] == [True, True, True, False, True]
+    assert state_of(shown) == [f"v{number} limit: {number}" for number in range(1, 11)]
 
 
 def test_a_writer_that_hangs_blocks_nobody():

@@ -11,7 +11,8 @@ One thread reads while there is something to read, so nobody waits for the write
 belongs to exactly these messages, as states do (`mem1.messages.sessions`): a history that is sent anew finds its pages,
 and conversations that begin alike share those of what is alike. What is kept of notes is checked against what was read
 (`mem1.messages.written`). A page that fails is tried again after 2 exchanges of its conversation, then 4, and so on,
-and those behind it wait.
+and those behind it wait. From its third failure on, the page behind it is tried as well: if the writer can write that
+one and fails again at the first, a line that recalls the exchange stands for the notes that nobody could write.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ PAGE = " page"
 """How the name of a page ends among kept states."""
 LONGEST_PAUSE = 32
 """Exchanges after which what has often failed is tried again."""
+_GIVEN_UP = 3
+"""Failures after which a page may be one that cannot be read."""
 _REMEMBERED = 10_000
 """Pages by their keys, and pages that wait for the writer at most."""
 _WAITING = 64 << 20
@@ -119,6 +122,8 @@ class Desk:
         self._writer, self._form, self._kept = writer, form, kept
         self._pages: Latest[Page] = Latest(_REMEMBERED)
         self._failed: Latest[_Failure] = Latest(_REMEMBERED)
+        self._doubtful: Latest[tuple[Unread, Page]] = Latest(_REMEMBERED)
+        """What has failed often, and the page that stands for it if the writer can write what is behind it."""
         self._unread = Waiting(_REMEMBERED, _WAITING)
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -223,25 +228,41 @@ class Desk:
                 if unread is None:
                     self._thread = None
                     return
-                before = self._pages.get(unread.before)
+                before, doubtful = self._pages.get(unread.before), None
+                if before is None and (doubtful := self._doubtful.get(unread.before)) is not None:
+                    before = doubtful[1]
                 follows = before is not None or not unread.before
                 # kept after all; or not, where the page before it failed: it is given again later
                 written: Page | BaseException | None = self._pages.get(unread.key)
             if follows and written is None:
-                try:
-                    written = self._written(unread, before)
-                except BaseException as error:  # whatever a writer raises; the thread goes on with the next page
-                    written = error
+                written = self._tried(unread, before)
+                if doubtful is not None and isinstance(written, Page):  # unless the writer has just come back
+                    again = self._tried(doubtful[0], doubtful[1].before)
+                    written = again if isinstance(again, Page) else written
             with self._changed:
                 self._unread.take(unread.key)
                 if isinstance(written, Page):
-                    self._pages[unread.key] = written
-                    self._failed.pop(unread.key, None)
+                    self._take(written)
                 elif written is not None:
                     times = 1 + (found.times if (found := self._failed.get(unread.key)) else 0)
                     again = unread.exchanges + min(2**times, LONGEST_PAUSE)
                     self._failed[unread.key] = _Failure(times, again, _words(written))
+                    if times >= _GIVEN_UP:
+                        self._doubtful[unread.key] = unread, _unreadable(unread, before)
                 self._changed.notify_all()
+
+    def _take(self, page: Page | None) -> None:
+        """A page is written, and so the writer cannot read those before it that are not."""
+        while page is not None and page.key not in self._pages:
+            self._pages[page.key] = page
+            self._failed.pop(page.key, None)
+            page = page.before
+
+    def _tried(self, unread: Unread, before: Page | None) -> Page | BaseException:
+        try:
+            return self._written(unread, before)
+        except BaseException as error:  # whatever a writer raises; the thread goes on with the next page
+            return error
 
     def _written(self, unread: Unread, before: Page | None) -> Page:
         number, found = 0 if before is None else before.parts, list[WrittenNote]()
@@ -351,6 +372,13 @@ def _units(parts: Sequence[Part], since: int) -> Iterator[list[Part]]:
         end = max(end, part.end)
     if any([isinstance(each, Exchange) for each in found]):
         yield found
+
+
+def _unreadable(unread: Unread, before: Page | None) -> Page:
+    """A page without notes, but for a line by which the agent can recall what it was about."""
+    first, number = (0, 0) if before is None else (before.until, before.parts)
+    line = f"messages {first + 1} to {unread.until} could not be noted; recall this line to read them"
+    return Page(unread.key, unread.until, (WrittenNote("", checked=line),), number, before)
 
 
 def _newest_first(page: Page | None) -> Iterator[WrittenNote]:
