@@ -48,8 +48,10 @@ def conversation(form: str, turns: int, role: str, text: str) -> list[dict[str, 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-@pytest.mark.parametrize("text", [WORDS, TAGGED])
-def test_reminders_do_not_make_a_prompt_grow_and_its_beginning_stays(form: str, role: str, text: str):
+@pytest.mark.parametrize("tagged", [False, True])
+def test_reminders_do_not_make_a_prompt_grow_and_its_beginning_stays(form: str, role: str, tagged: bool):
+    # what users say may differ in numbers alone
+    text = TAGGED if tagged else WORDS if role != "user" and form != "anthropic" else WORDS.replace("{n}", "of you")
     kind = "chat" if form == "signed" else form
     memory = Memory("fold(4)", form=kind, write=lambda _: "the state")
     sizes, shares, before = list[int](), list[float](), list[Any]()
@@ -59,7 +61,7 @@ def test_reminders_do_not_make_a_prompt_grow_and_its_beginning_stays(form: str, 
         sizes.append(tokens_of(shown))
         shares.append(common_tokens(before, shown) / max(1, tokens_of(before)))
         before = shown
-        assert f"Turn {turns - 1}:" in str(shown[-1])
+        assert text.format(n=turns - 1) in str(shown[-1])
     assert max(sizes[-8:]) <= 1.1 * max(sizes[4:12]) and sorted(shares[8:])[6] > 0.5
 
 
@@ -98,6 +100,39 @@ def test_what_users_write_stays():
         steering += call("chat", n, {"role": "user", "content": text})
     steering += call("chat", 9)
     assert texts_of(fold(steering, "window(1)")) == ["Be my guide.", *said, "no", "no"]
+
+
+SENT = """<system-reminder>
+The user sent a new message while you were working:
+{text}
+
+IMPORTANT: After completing your current task, you MUST address the user's message above. Do not ignore it.
+</system-reminder>"""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", ["Please also close ticket number {n} when you are finished with the queue.", SENT])
+def test_messages_of_the_user_that_differ_little_stay_beside_results(form: str, text: str):
+    kind = "chat" if form == "signed" else form
+    said = [
+        text.format(n=n, text=what) for n, what in enumerate(["Never touch migrations/.", "Use tabs.", *"abcdefgh"])
+    ]
+    messages = [{"role": "user", "content": "Watch the queue."}]
+    for n, one in enumerate(said):
+        messages += call(form, n, {"role": "user", "content": one})
+    seen = str(fold([*messages, *call(form, 99)], "window(1)", form=kind))
+    assert all(str(one)[:-1].encode("unicode_escape").decode() in seen for one in said)
+
+
+def test_a_request_with_a_text_beside_it_is_no_reminder():
+    chat = [{"role": "user", "content": "Be my clerk."}]
+    said = [f"Please book invoice number {n} over 19.90 EUR to the account of the office." for n in range(5)]
+    for n, one in enumerate([*said, *["Please book the very same invoice to the account of the office."] * 4]):
+        parts = [{"type": "text", "text": one}, {"type": "text", "text": "(an attachment)"}]
+        chat += [*call("chat", n), {"role": "assistant", "content": "Done."}, {"role": "user", "content": parts}]
+    assert [m["content"] for m in fold(chat, "window(1)") if m["role"] == "user"][1:] == [
+        m["content"] for m in chat[4::4]
+    ]
 
 
 def test_a_users_words_beside_a_reminder_stay_when_it_leaves():

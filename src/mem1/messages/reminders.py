@@ -4,12 +4,13 @@
     u1  x3 r3                     where x1 and x2 leave, r1 and r2 leave with them
 
 An earlier one leaves with the exchange before it and never else, so a prompt that only grows keeps its prefix. What a
-user wrote is no reminder: one stands in a tag that names it so, or it is long, repeated three times but for numbers and
-a few words, and never an answer to what the model said by itself.
+user wrote is no reminder: one stands in a tag that names it so and does not pass on a message of the user, or it is
+long, stands three times to the letter, and is never an answer to what the model said by itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,17 +22,23 @@ _LEAST = 40
 """Characters of a text without a tag that may be a reminder."""
 _LOOKED_AT = 8
 """Kinds, the latest seen, with which a text is compared; and reminders of any kind in a tag that stay."""
-_ALIKE = {True: 0.5, False: 0.8}
-"""Share of words that two reminders of a kind have in common: in a tag, or not."""
+_ALIKE = 0.5
+"""Share of words, but for digits, that two reminders of a kind have in common in a tag; without, all is the same."""
 _REPEATS = {True: 2, False: 3}
 """Texts that make a kind."""
 _DIGITS = {ord(digit): None for digit in "0123456789"}
+_PASSED_ON = re.compile(
+    r"\b(?:user|human)(?:['\u2019]s)?\s+(?:\w+\s+){0,3}?(?:sent|said|says|wrote|asked|message|request|instruction)",
+    re.I,
+)
+"""In a reminder that brings what the user wrote meanwhile, as coding agents do."""
 
 
 @dataclass(slots=True)
 class _Kind:
     tagged: bool
-    words: frozenset[str]
+    words: frozenset[str] | str
+    """Without a tag, the whole text."""
     places: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
@@ -60,15 +67,15 @@ def outdated(parts: Sequence[Part]) -> Mapping[int, frozenset[int]]:
         if not begun:
             continue
         blocks = _texts(part.message.get("content"))
-        beside = len(blocks) > 1 or _beside(parts, at)
+        beside = _beside(parts, at)
         for position, text in blocks:
             in_tag = _tagged(text)
-            if not in_tag and (not beside or len(text) < _LEAST):
+            if _PASSED_ON.search(text) if in_tag else (not beside or len(text) < _LEAST):
                 continue
             if in_tag:
                 tagged.append((at, position))
-            words = frozenset(text.translate(_DIGITS).casefold().split())
-            kind = next((kind for kind in kinds if kind.tagged == in_tag and _alike(kind, words)), None)
+            words = frozenset(text.translate(_DIGITS).casefold().split()) if in_tag else text
+            kind = next((kind for kind in kinds if _alike(kind.words, words)), None)
             if kind is None:
                 every.append(kind := _Kind(in_tag, words))
             else:
@@ -115,6 +122,7 @@ def _tagged(text: str) -> bool:
     return "reminder" in tag.lower() and text.endswith(f"</{tag}>")
 
 
-def _alike(kind: _Kind, words: frozenset[str]) -> bool:
-    both = len(kind.words & words)
-    return both >= _ALIKE[kind.tagged] * len(kind.words | words)
+def _alike(one: frozenset[str] | str, other: frozenset[str] | str) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    return len(one & other) >= _ALIKE * len(one | other)
