@@ -5,7 +5,7 @@
     mem1.train(mem1.load_recipe("atlas-quick"), out="runs/quick")
     print(mem1.evaluate(mem1.load_recipe("atlas-quick"), mem1.load_policy("runs/quick/policy")))
 
-Rooms, in the order of the imports: version, errors, durable, registry, lock, cache, interrupts, programs, jsonl,
+Rooms, in the order of the imports: version, errors, durable, registry, lock, cache, interrupts, heap, programs, jsonl,
 lexical, words, parquet, configuration, hub, model_folder, run_folder, net, pages, records, trajectory_files, sanitize,
 protocol, prices, memory, messages, scoring, tasks, retrieval, envs, engines, dialogue, agent, rollout, endpoint,
 packing, algorithms, recipe, policy, evaluation, training, planning, api, bench, extras, shipped, cli. Importing `mem1`

@@ -10,7 +10,6 @@ libraries are loaded by the command that needs them.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import errno
 import functools
 import gc
@@ -30,6 +29,7 @@ from mem1.cli.progress import say
 from mem1.configuration.mistakes import explain_unknown
 from mem1.engines.out_of_memory import full, is_full
 from mem1.errors import UserError
+from mem1.heap import keep_freed
 from mem1.version import __version__
 
 EXIT_MISTAKE = 2
@@ -107,29 +107,16 @@ def check_text(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-
-
 def prepare() -> None:
-    """Waiting threads sleep, large tensors are recycled, and other packages are quiet.
-
-    OpenMP's spinning costs several times on a shared machine. glibc gives every large block back to the kernel
-    at once; keeping it about doubles the speed of training a small model on a CPU.
-    """
+    """Waiting threads sleep, as OpenMP's spinning costs several times on a shared machine; large tensors are recycled,
+    and other packages are quiet."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     atexit.register(gc.freeze)  # the interpreter's end would look for cycles in all that torch holds, for over a second
     if logging.lastResort is not None:
         logging.lastResort.addFilter(_matters)
-    if sys.platform == "linux":
-        try:
-            mallopt = ctypes.CDLL("libc.so.6").mallopt
-        except (OSError, AttributeError):
-            return  # another C library: slower, otherwise the same
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+    keep_freed()
 
 
 def _matters(record: logging.LogRecord) -> bool:

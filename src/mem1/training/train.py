@@ -28,6 +28,7 @@ from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
+from mem1.heap import give_back
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
 from mem1.packing.attention import unpackable
@@ -389,6 +390,7 @@ class _Run:
             return False
         with self.stop.unbroken():
             self._record_step(stage, index, before, metrics, time.perf_counter() - started)
+        give_back()
         self.where = f"after {place}"
         return True
 
