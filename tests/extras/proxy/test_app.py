@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import logging
 import re
@@ -199,6 +201,58 @@ def test_a_state_is_asked_for_behind_a_pause_where_a_template_refuses_the_user_b
     with running(behave) as at:
         assert at.post(CHAT, body(CHAT, 3)).headers["mem1-prompt"] == "folded"
         assert "the state" in json.loads(at.last)["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_template_that_wants_turns_gets_them_and_folding_goes_on(status: int, caplog: pytest.LogCaptureFixture):
+    refused = Said([b'{"error": {"message": "Jinja Exception: Conversation roles must ', b'alternate"}}'], status)
+
+    def behave(path: str, given: Any) -> Said | None:
+        roles = [message["role"] for message in given["messages"]]
+        wrong = any(one in ("user", "tool") and other == "user" for one, other in itertools.pairwise(roles))
+        return refused if wrong else message(CHAT, "the state") if is_request_for_state(given) else None
+
+    messages = [{"role": "user", "content": "Task 0."}]
+    with running(behave) as at:
+        for turn in range(1, 4):
+            for _ in range(3):
+                called = history(CHAT, len(messages))[-2:]
+                messages += called
+                answer = at.post(CHAT, {"model": "m", "messages": messages})
+                assert answer.status_code == 200
+            messages += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": f"Task {turn}."}]
+        refusals = [body for body in at.upstream.bodies if behave(CHAT, body) is refused]
+        assert len(refusals) == 1 and at.proxy.counts.folded >= 7, "it is learnt once"
+        assert "Task 2." in str(at.upstream.prompts[-1][0]) and "the state" in str(at.upstream.prompts[-1][0])
+    assert "refuses the folded prompt" not in caplog.text
+
+
+def test_another_error_of_the_upstream_to_a_folded_prompt_reaches_the_client_as_it_is():
+    packed = gzip.compress(b'{"error": "too busy"}')
+    busy = Said([packed[:9], packed[9:]], 503, {"content-encoding": "gzip", "retry-after": "7"})
+
+    def behave(path: str, given: Any) -> Said | None:
+        return None if is_request_for_state(given) or "<memory>" not in json.dumps(given) else busy
+
+    with running(behave) as at:
+        answer = at.post(CHAT, body(CHAT, 3))
+        assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, {"error": "too busy"}, "7")
+        assert answer.headers["mem1-prompt"] == "folded" and len(at.upstream.prompts) == 1
+
+
+@pytest.mark.parametrize("changing", ["cookie", "x-portkey-trace-id"])
+def test_a_client_is_told_by_its_keys_and_not_by_what_changes_with_each_request(changing: str):
+    with running() as at:
+        for turn in range(3, 9):
+            at.post(CHAT, body(CHAT, turn), **{changing: f"v{turn}"})
+        states = len(at.upstream.asked)
+        for turn in range(3, 9):
+            at.post(CHAT, body(CHAT, turn), **{changing: "v", "x-portkey-api-key": "another"})
+        assert len(at.upstream.asked) == 2 * states
+    with running() as at:
+        for turn in range(3, 9):
+            at.post(CHAT, body(CHAT, turn))
+        assert len(at.upstream.asked) == states
 
 
 def test_a_state_that_does_not_come_in_time_leaves_the_request_as_it_is(caplog: pytest.LogCaptureFixture):

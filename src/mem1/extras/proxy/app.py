@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from pydantic_core import from_json
 
+from mem1.agent.roles import rule_in
 from mem1.extras.proxy.apis import Api, api_of
-from mem1.extras.proxy.folding import Call, Counts, Folding, without_keys
+from mem1.extras.proxy.folding import SHOWN, Call, Counts, Folding, without_keys
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Headers, Upstream, passed_back, passed_on
 from mem1.messages import Bounds, Event, Memory
@@ -250,17 +251,32 @@ class Proxy:
         spent = [(b"mem1-state-usage", json.dumps(asdict(call.usage)).encode())] if call.usage.calls else []
         if prompt is None:
             return await self._send(call, call.raw), [(b"mem1-prompt", b"whole"), *spent]
-        response = await self._send(call, prompt)
-        if response.status_code not in _REFUSED:
-            self.counts.folded += 1
-            return response, [(b"mem1-prompt", b"folded"), *spent]
-        said = without_keys(await _beginning(response), call.headers)
+        while True:
+            response = await self._send(call, prompt)
+            response, said = await self._refusal(response)
+            if said is None:
+                self.counts.folded += 1
+                return response, [(b"mem1-prompt", b"folded"), *spent]
+            again = await self._folding.prompt(call) if self._folding.learn(call, said) else None
+            if again is None:
+                break
+            prompt = again
+        said = without_keys(said, call.headers)
         whole = await self._send(call, call.raw, same_request=False)
         if whole.status_code < 400:
             self._refused[call.names[-1]] = True
             why = f"the upstream refuses the folded prompt, status {response.status_code}: {said}"
             self.counts.doubt(why, call.session)
         return whole, [(b"mem1-prompt", b"whole"), *spent]
+
+    async def _refusal(self, response: httpx.Response) -> tuple[httpx.Response, bytes | None]:
+        """(the answer, what it says against the prompt); None: nothing. llama.cpp refuses an order of roles by 500."""
+        if response.status_code in _REFUSED:
+            return await self._upstream.read(response)
+        if response.status_code < 500:
+            return response, None
+        response, said = await self._upstream.read(response)
+        return response, said if rule_in(said[:SHOWN].decode("utf-8", "replace")) is not None else None
 
     def _was_refused(self, call: Call) -> bool:
         return bool(self._refused) and any(self._refused.get(name) for name in call.names)
@@ -281,16 +297,6 @@ def _read_json(raw: bytes) -> Any:
         return from_json(raw, cache_strings="keys")  # in half the time
     except ValueError:  # of half a surrogate pair, too, as JavaScript writes it where it cuts a text in an emoji
         return json.loads(raw)
-
-
-async def _beginning(response: httpx.Response) -> bytes:
-    """What an error says first."""
-    try:
-        return await anext(response.aiter_bytes(), b"")
-    except httpx.HTTPError:
-        return b""
-    finally:
-        await response.aclose()
 
 
 _FILES = 8192

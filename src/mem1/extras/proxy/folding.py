@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from mem1.agent.roles import rule_in
+from mem1.agent.roles import Rule, rule_in
 from mem1.errors import UserError
 from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
 from mem1.extras.proxy.states import StateFile
@@ -32,15 +32,16 @@ from mem1.messages import Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.digests import hashed
 from mem1.messages.private import append_private
-from mem1.messages.sessions import keys_of
+from mem1.messages.sessions import Latest, keys_of
 from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line, redact
 from mem1.protocol import NOTE
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM = ("system", "developer")
-_SHOWN = 2_000
+SHOWN = 2_000
 """Bytes of a provider's error that are looked at."""
+_TEMPLATES = 1_000
 
 
 @dataclass(slots=True)
@@ -81,6 +82,11 @@ class Call:
     """Names of its requests for states."""
 
     @property
+    def template(self) -> str:
+        """Name of the model that reads it."""
+        return hashed(self.path, self.query, self.body.get("model"))
+
+    @property
     def names(self) -> list[str]:
         """Those of its conversation up to and including each message."""
         return keys_of(self.body["messages"], self.owner)
@@ -103,6 +109,8 @@ class Folding:
         self._memories = {api.form: memory(api.form, self._tell) for api in APIS}
         kept = next(iter(self._memories.values())).states
         self._salt = kept.salt if isinstance(kept, StateFile) else secrets.token_bytes()
+        self._rules: Latest[tuple[Rule, ...]] = Latest(_TEMPLATES)
+        """What the chat template of a model asks of the messages, by address and model."""
         self._asked: dict[bytes, asyncio.Task[Message]] = {}
         """Requests for states that are under way: a client that repeats a request waits for the same one."""
         self._under_way: set[asyncio.Task[bytes | None]] = set()
@@ -120,6 +128,21 @@ class Folding:
         """Keeps what writers have read."""
         for memory in self._memories.values():
             memory.close()
+
+    def learn(self, call: Call, said: bytes) -> bool:
+        """Whether a refusal asks for another order of roles than has been sent; it is kept for this model from now
+        on."""
+        text = said[:SHOWN].decode("utf-8", "replace")
+        rule, known = rule_in(text) if call.api.form == "chat" else None, self._rules.get(call.template, ())
+        if rule is None or rule in known:
+            return False
+        self._rules[call.template] = (*known, rule)
+        return True
+
+    def _ruled(self, call: Call, messages: Sequence[Message]) -> list[Message]:
+        for rule in self._rules.get(call.template, ()):
+            messages = rule(messages)
+        return list(messages)
 
     async def prompt(self, call: Call) -> bytes | None:
         """The body with folded messages; None where it stays as it is.
@@ -145,7 +168,8 @@ class Folding:
                 beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
                 owner=call.owner,
             )
-            return await asyncio.to_thread(_body, call, seen, NOTE in memory.policy.asks)
+            instructed = NOTE in memory.policy.asks
+            return await asyncio.to_thread(lambda: _body(call, seen, self._ruled(call, seen), instructed))
         except UserError as error:
             self._counts.doubt(str(error), call.session)
         except Exception as error:  # whatever a message of a stranger's breaks, the agent goes on
@@ -164,7 +188,9 @@ class Folding:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
         if call.failed is not None:
             raise call.failed
-        body = await asyncio.to_thread(lambda: encoded(call.api.state_body(call.body, asked, state_tokens)))
+        body = await asyncio.to_thread(
+            lambda: encoded(call.api.state_body(call.body, self._ruled(call, asked), state_tokens))
+        )
         name = sha256(call.owner.encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
@@ -183,6 +209,7 @@ class Folding:
             why = one_line(str(error)) or type(error).__name__
             raise NoState(f"no answer to a request for a state: {why}", for_good=True) from error
         if status != 200:
+            self.learn(call, answer)
             said = without_keys(answer, call.headers)
             # the memory asks once more, in another order of roles; llama.cpp refuses one by 500
             refused = status in (400, 422) or rule_in(said) is not None
@@ -223,19 +250,20 @@ def encoded(body: Mapping[str, Any]) -> bytes:
 
 def without_keys(answer: bytes, headers: Headers) -> str:
     """Beginning of what a provider said, on one line, without the client's keys."""
-    said = answer[:_SHOWN].decode("utf-8", "replace")
+    said = answer[:SHOWN].decode("utf-8", "replace")
     for name, value in headers:
         if is_secret(name):
             said = redact(said, value.decode("latin-1").rpartition(" ")[2])
     return one_line(said)
 
 
-def _body(call: Call, seen: Sequence[Message], instructed: bool) -> bytes | None:
-    """The client's body with what the model should see; None: it is no shorter, and the model has no instruction."""
+def _body(call: Call, seen: Sequence[Message], sent: Sequence[Message], instructed: bool) -> bytes | None:
+    """The client's body with what the model should see, as it is sent; None: it is no shorter, and the model has no
+    instruction."""
     if not instructed and not _shorter(seen, call.body["messages"]):
         return None
     check(seen, call.api.form)
-    return encoded({**call.body, "messages": seen})
+    return encoded({**call.body, "messages": sent})
 
 
 def _shorter(seen: Sequence[Message], messages: Sequence[Message]) -> bool:

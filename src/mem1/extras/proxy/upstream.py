@@ -23,7 +23,9 @@ _OF_ONE_CONNECTION = frozenset(
 )
 _OF_ONE_REQUEST = frozenset((b"content-length", b"idempotency-key"))
 _SECRETS = (b"auth", b"cookie", b"key", b"secret", b"token")
-"""Parts of the names of headers that hold keys."""
+"""Parts of the names of headers that may hold keys."""
+_OF_CLIENTS = frozenset(b"apikey auth authorization credential key secret token".split())
+"""Words in the names of headers by which clients are told apart."""
 _TIMEOUT = httpx.Timeout(None, connect=10.0).as_dict()
 """Clients know how long they wait for an answer."""
 _LARGEST_STATE = 1 << 20
@@ -86,6 +88,22 @@ class Upstream:
         """The answer, of which only the headers have been read. Raises httpx.HTTPError."""
         return await self._transport.handle_async_request(request)
 
+    async def read(self, response: httpx.Response) -> tuple[httpx.Response, bytes]:
+        """(an error to pass back, what it says), which is read whole and comes once more. Raises httpx.HTTPError."""
+        raw = b""
+        try:
+            async for piece in response.aiter_raw():
+                raw += piece
+                if len(raw) > _LARGEST_STATE:
+                    raise httpx.DecodingError(f"an error is larger than {_LARGEST_STATE:,} bytes")
+        finally:
+            await response.aclose()
+        again = httpx.Response(response.status_code, headers=response.headers.raw, stream=_Once(raw))
+        try:
+            return again, httpx.Response(response.status_code, headers=response.headers.raw, content=raw).content
+        except httpx.DecodingError:
+            return again, b""
+
     async def state(self, path: bytes, query: bytes, headers: Headers, body: bytes) -> tuple[int, bytes]:
         """(status, body) of the answer to a request for a state. Raises httpx.HTTPError."""
         asked = [*(header for header in headers if header[0] != b"accept-encoding"), (b"accept-encoding", b"identity")]
@@ -126,6 +144,14 @@ def _length(content: bytes) -> tuple[bytes, bytes]:
     return b"content-length", str(len(content)).encode()
 
 
+class _Once(httpx.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+
 async def _once(content: bytes) -> AsyncIterator[bytes]:
     """A body that is free as soon as it is sent; answers take long, and conversations are large."""
     yield content
@@ -137,8 +163,10 @@ def is_secret(name: bytes) -> bool:
 
 
 def credential_of(headers: Headers) -> Headers:
-    """The headers that tell one client from another."""
-    return sorted(header for header in headers if is_secret(header[0]) and header[0] not in _OF_ONE_REQUEST)
+    """The headers that tell one client from another: those with keys, else cookies, which servers change at will."""
+    keys = [header for header in headers if _OF_CLIENTS.intersection(header[0].replace(b"_", b"-").split(b"-"))]
+    cookies = [header for header in headers if header[0] == b"cookie"]
+    return sorted(header for header in keys or cookies if header[0] not in _OF_ONE_REQUEST)
 
 
 def passed_on(headers: Headers, *, same_request: bool = True) -> list[tuple[bytes, bytes]]:
