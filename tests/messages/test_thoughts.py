@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mem1.messages import Bounds, Memory, fold
-from mem1.messages.thoughts import MARKS, Speech, _small, begins_inside, spoken, without_thoughts
+from mem1.messages.thoughts import _FIRST_OF_ALL, MARKS, Speech, _small, begins_inside, spoken, without_thoughts
 
 THOUGHT = "Is <note>code 1111</note> right?\n" * 20
 
@@ -20,7 +20,8 @@ def test_a_thought_is_left_out_whole_with_only_its_end_or_cut_off(opening: str, 
     assert without_thoughts(f"{opening}\n{THOUGHT}{closing}\n\n4711") == "4711"
     assert without_thoughts(f"{THOUGHT}{closing}\n4711") == "4711"
     assert without_thoughts(f"{opening}{THOUGHT}") == ""
-    assert without_thoughts(f"Well.\n{opening}hm{closing}\n4711\n{opening}hm{closing}") == "Well.\n\n4711"
+    several = f"Well.\n{opening}hm{closing}\n4711\n{opening}hm{closing}"
+    assert without_thoughts(several) == (several if opening in _FIRST_OF_ALL else "Well.\n\n4711")
     assert without_thoughts(f"{opening}a {opening}b{closing} c {closing} 4711") == "4711"
 
 
@@ -272,3 +273,39 @@ def test_long_texts_in_small_pieces_take_no_longer_than_their_length(text: str, 
     before = process_time()
     in_pieces(text, random.Random(0), inside=inside)
     assert process_time() - before < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Decided: port 8080, never delete /srv.\nThe parser stops at </think>, as in Qwen; next: test it.",
+        "The closing tag </think> ends a thought; write it after step 3.\nKey: 99",
+        "Here is the prompt:\n\n<thinking>\nFirst check invoice 4711.\n</thinking>\n\n<answer>42</answer>",
+        "The config file is:\n<reasoning>\n  <effort>high</effort>\n</reasoning>\nSave it.",
+        "It has <thought> in line 3 and </thought> in line 9.",
+        "```\n</reasoning>\n```\nis the file.",
+        "One <thinking> and\n</thinking> more",
+    ],
+)
+def test_a_text_that_speaks_of_marks_stays_whole(text: str):
+    assert without_thoughts(text) is text
+    assert "".join(in_pieces(text, None)) == text
+    task, asked = {"role": "user", "content": "Go."}, {"role": "user", "content": "And?"}
+    assert fold([task, {"role": "assistant", "content": text}, asked])[1]["content"] == text
+    called = {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}  # fmt: skip
+    seen = [
+        task,
+        called,
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+        called,
+        {"role": "tool", "tool_call_id": "c", "content": "y"},
+    ]
+    assert text in str(Memory("fold(1)", write=lambda _: text).prompt(seen)[0]["content"])
+
+
+def test_thoughts_with_which_a_text_begins_are_left_out_in_any_order():
+    first, second = "<reasoning>a</reasoning> <thinking>b <thinking>c</thinking> d</thinking>", "<thought>f</thought>"
+    assert without_thoughts(f"{first}\n<think>e</think>{second}\nOslo") == "Oslo"
+    assert without_thoughts("a\n</reasoning>\nOslo") == without_thoughts("a</thinking>\nOslo") == "Oslo"
+    assert without_thoughts("<thinking>cut off") == ""

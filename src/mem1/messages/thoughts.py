@@ -9,12 +9,15 @@
 `Speech` does the same for a text that comes in pieces.
 
 A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
-small letters count in any case. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with
-it and something follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
+small letters count in any case. What texts and files may well have counts where it is most likely a mark: an end such
+as </think> without a beginning at either end of a line, <thinking>, <thought> and <reasoning> where nothing was said
+before. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with it and something
+follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +42,11 @@ MARKS = (
 """Beginning and end of a thought: Qwen, DeepSeek and most others; prompts in Anthropic's manner; Gemma's, Hermes
 Agent's, Claude's, Seed's, MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sky's, Gemma's later ones and gpt-oss's
 own. An open list."""
+_FIRST_OF_ALL = {tag: f"</{tag[1:]}" for tag in ("<thinking>", "<thought>", "<reasoning>")}
+"""Words of prompts and files, too."""
+_TAG = "</"
+"""How an end begins that texts speak of."""
+_SAID = re.compile(r"\S")
 _SCRATCHPAD = ("<scratchpad>", "</scratchpad>")
 _FIRST = frozenset(mark[0] for marks in MARKS for mark in marks)
 _FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|begin_of_solution|>")
@@ -64,10 +72,13 @@ def without_thoughts(text: str) -> str:
     small = _small(said)
     for opening, closing in MARKS:
         looked_at = small if opening.islower() else said
+        if opening in _FIRST_OF_ALL:
+            continue
         if closing in looked_at or opening in looked_at:
             left = _without(said, looked_at, opening, closing)
             if left is not said:
                 said, small = left, _small(left)
+    said = _without_first(said, small)
     if said is not text:
         for mark in _FINAL:
             said = said.removeprefix(mark)
@@ -124,10 +135,29 @@ def _without_scratchpad(text: str) -> str:
     return (text[ends + len(closing) :].strip() if ends >= 0 else "") or text
 
 
+def _without_first(text: str, small: str) -> str:
+    """Without the thoughts with which a text begins, and of whose marks texts speak, too."""
+    at = 0
+    for opening, closing in _FIRST_OF_ALL.items():
+        stop = small.find(closing)
+        if 0 <= stop < small.find(opening) % (len(small) + 1) and _at_an_end(text, 0, stop, stop + len(closing)):
+            at = max(at, stop + len(closing)) if text.count(_FENCE, 0, stop) % 2 == 0 else at  # begun in the prompt
+    while (said := _SAID.search(text, at)) is not None:
+        opening = next((tag for tag in _FIRST_OF_ALL if small.startswith(tag, said.start())), "")
+        if not opening:
+            break
+        stop, inner = said.start(), 1
+        while inner > 0 and (found := small.find(_FIRST_OF_ALL[opening], stop)) >= 0:
+            inner += small.count(opening, stop + 1, found) - 1
+            stop = found + len(_FIRST_OF_ALL[opening])
+        at = stop if stop > said.start() else len(text)
+    return text[at:].strip() if at else text
+
+
 def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
     """`looked_at`: the text, or its small letters, for marks in any case."""
     kept, at, look = list[str](), 0, 0
-    counted, fences, passed = 0, 0, -1
+    counted, fences, passed, inner = 0, 0, -1, 0
     start, stop = looked_at.find(opening), looked_at.find(closing)
     while True:
         # what was not found once is not looked for again
@@ -143,18 +173,34 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
             look = first + 1
         elif not opens and passed >= 0 and text.find("\n", passed, first) < 0:  # a line that speaks of both marks
             look, passed = first + len(closing), -1
+        elif not (opens or inner or not closing.startswith(_TAG) or _at_an_end(text, at, first, first + len(closing))):
+            look = first + len(closing)  # a text that speaks of the mark
         elif not opens:  # its beginning stood in the prompt, or inside another thought
             kept.clear()
+            inner = max(0, inner - 1)
             look = at = first + len(closing)
         elif not _begins_line(text, at, first):
             look, passed = first + len(opening), first
         else:
             kept.append(text[at:first])
+            inner += looked_at.count(opening, first + len(opening), max(stop, first))
             look = at = len(text) if stop < 0 else stop + len(closing)
             counted = at  # fences in a thought are none of the answer's
     if not at:
         return text
     return "".join([*kept, text[at:]]).strip()
+
+
+def _at_an_end(text: str, begin: int, start: int, stop: int) -> bool:
+    """Whether what stands from `start` to `stop` begins or ends its line."""
+    return _begins_line(text, begin, start) or _ends_line(text, stop)
+
+
+def _ends_line(text: str, at: int) -> bool:
+    """Whether nothing but blanks stands behind `at` in its line."""
+    while at < len(text) and text[at] in " \t\r":
+        at += 1
+    return at == len(text) or text[at] == "\n"
 
 
 def _begins_line(text: str, begin: int, at: int) -> bool:
@@ -240,6 +286,8 @@ class Speech:
             while begin < len(self._held) and self._held[begin] in " \t\r":
                 begin += 1
             for opening, closing in self._marks():
+                if opening in _FIRST_OF_ALL and not self._blank:
+                    continue
                 looked = (self._small if opening.islower() else self._held)[begin : begin + len(opening)]
                 if looked == opening:
                     return self._begin(begin, opening, closing)
@@ -274,7 +322,11 @@ class Speech:
         """Leaves out what has come of a thought."""
         begin, ends = max(self._at, self._looked - _LONGEST), list[int]()
         for mark in self._awaited or (self._closing,):
-            found = (self._small if mark.islower() else self._held).find(mark, begin)
+            held = self._small if mark.islower() else self._held
+            found = held.find(mark, begin)
+            inside = bool(self._awaited) and mark.startswith(_TAG) and mark != _SCRATCHPAD[1]
+            while found >= 0 and inside and not _at_an_end(held, 0, found, found + len(mark)):
+                found = held.find(mark, found + 1)
             if found >= 0:
                 ends.append(found + len(mark))
         end = min(ends, default=0)
