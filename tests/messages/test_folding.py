@@ -299,3 +299,31 @@ def test_responses_keep_reasoning_with_what_it_led_to_and_refuse_references():
 def test_an_unknown_memory_is_refused_with_the_known_ones(name: str):
     with pytest.raises(UserError, match="memory"):
         fold(FOUR, name)
+
+
+@pytest.mark.parametrize("memory", ["fold(1)", "notes"])
+@pytest.mark.parametrize("picture", [False, True])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_what_was_shown_may_come_back_as_parts_of_a_text_or_as_a_text_of_parts(
+    memory: str, picture: bool, as_text: bool
+):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    own = "Find the port of host 7." if as_text else [{"type": "text", "text": "Find the port of host 7."}]
+    own = own if as_text or not picture else [*own, image]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": own}]
+    for n in range(6):
+        function = {"name": "look", "arguments": "{}"}
+        called = {"id": f"c{n}", "type": "function", "function": function}
+        messages += [
+            {"role": "assistant", "content": f"<note>k{n}: v{n}</note>", "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": "a result " * 50},
+        ]
+    if memory != "notes":
+        messages = [*with_state(messages[:9], "The state."), *messages[9:]]
+    shown = fold(messages, memory)
+    assert fold(shown, memory) == shown
+    whole = texts(shown[0]["content"])
+    changed = [{"type": "text", "text": whole, "cache_control": {"type": "ephemeral"}}] if as_text else whole
+    again = fold([{"role": "user", "content": changed}, *shown[1:]], memory)
+    one, other = (re.sub(r"\n+", "\n", text) for text in (texts(again[0]["content"]), whole))
+    assert one == other and again[1:] == shown[1:]

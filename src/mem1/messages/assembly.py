@@ -25,6 +25,7 @@ from mem1.messages.ours import Added, found_in, line_for, number_in, place_of, p
 from mem1.messages.reminders import without
 from mem1.messages.selecting import Retention, Selected
 from mem1.messages.transcript import (
+    Content,
     Exchange,
     Form,
     Message,
@@ -189,11 +190,26 @@ def _system(system: Sequence[Message], form: Form, bounds: Bounds, cuts: Cuts) -
 def _split(message: Message, added: Added) -> tuple[Message | None, str | None]:
     """(the user's message, the state behind it); (None, state) for a message that only held it."""
     content = message["content"]
-    last = content if isinstance(content, str) else content[-1]["text"]
-    end = len(last) - len(_CLOSE)
-    state = None if added.state is None else last[end - added.state : end]
-    own = content[: added.own]
-    return (None if own == "" else {**message, "content": own}), state
+    whole = texts(content)
+    end = len(whole) - len(_CLOSE)
+    state = None if added.state is None else whole[end - added.state : end]
+    own = _shortened(content, added.characters)
+    return ({**message, "content": own} if own else None), state
+
+
+def _shortened(content: Content, characters: int) -> Content:
+    """The content without so many characters at the end of its text: frameworks make parts of a text, and a text of
+    parts, and so a conversation may come back."""
+    if isinstance(content, str) or content is None:
+        return (content or "")[: len(content or "") - characters]
+    parts = list(content)
+    while characters > 0 and parts:
+        text = parts[-1].get("text")
+        if isinstance(text, str) and len(text) > characters:
+            return [*parts[:-1], {**parts[-1], "text": text[: len(text) - characters]}]
+        parts.pop()
+        characters -= 0 if not isinstance(text, str) else len(text) + 1  # and the line end between two parts
+    return parts
 
 
 def _with_thoughts(parts: Sequence[Part], stays: Mapping[int, Retention]) -> Mapping[int, Retention]:
@@ -229,8 +245,8 @@ def _with_block(
         message = form.with_text(message, text)
     parts[at] = pinned._replace(message=message)
     users = sum(isinstance(part, User) for part in parts[:at])
-    own = len(pinned.message.get("content") or ())
-    return parts, Added(user=users, own=own, state=None if block is None else len(block))
+    characters = len(texts(message.get("content"))) - len(texts(pinned.message.get("content")))
+    return parts, Added(user=users, characters=characters, state=None if block is None else len(block))
 
 
 def _lines(exchange: Exchange, notes: Sequence[str], form: Form, bounds: Bounds) -> list[str]:

@@ -30,8 +30,8 @@ class Added(NamedTuple):
 
     user: int
     """Number of the message among the user's."""
-    own: int
-    """Characters, or parts, of the user's own content before it."""
+    characters: int
+    """Of all that was added, behind the user's own text."""
     state: int | None
     """Characters of the state; None: there is none."""
 
