@@ -245,6 +245,28 @@ class TestWhileOthersGoOn:
         assert list(dict.fromkeys(joined)) == [(0, 1), (1, 2), (2, 3), (3,)]
         assert isinstance(batch, Batch) and not batch.rows.live
 
+    @pytest.mark.parametrize("seed", range(8))
+    def test_contexts_of_a_step_that_begin_alike_behind_short_prompts_sample_what_each_does_alone(self, seed: int):
+        draw = random.Random(seed)
+        prompt, second = words(8, seed=seed), words(draw.randint(16, 24), seed=100 + seed)
+
+        def follow(finished: Sequence[tuple[Request, Completion]]) -> list[Request]:
+            ended.extend(request for request, _ in finished if len(request.context) == 8)
+            found.update((request.key, (request, done)) for request, done in finished if len(request.context) > 8)
+            if len(ended) < 4:  # all that follow join in one step
+                return []
+            asked, ended[:] = list(ended), []
+            ends = [words(draw.randint(1, 9), seed=draw.randrange(3)) for _ in asked]
+            return [replace(r, context=(*prompt, *second, *end)) for r, end in zip(asked, ends, strict=True)]
+
+        ended, found = list[Request](), dict[int, tuple[Request, Completion]]()
+        first = [Request(context=prompt, max_tokens=BUDGET, seed=key, key=key) for key in range(4)]
+        local().stream(first, follow, sampling=Sampling())
+        assert len(found) == 4
+        for request, done in found.values():
+            alone = Sampling(seeds=(request.seed,))
+            assert_alike([done], local().complete([request.context], max_tokens=[BUDGET], sampling=alone))
+
     def test_a_context_longer_than_the_limit_is_sampled_by_itself(self):
         engine = local(batch_tokens=10)
         assert_alike(sample(engine, FIRST), sample(local(), FIRST))

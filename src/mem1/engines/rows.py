@@ -147,7 +147,8 @@ class Rows(Generic[AnyRow]):
             self._load(kept, row)
         elif source is not None and length >= SHARED:
             row.held = min(length, most)
-            if row.held > source.held:
+            # of a source that itself takes over its beginning in the next pass, nothing is there yet
+            if row.held > source.held or any(target is source for _, target, _ in self._shared):
                 self._shared.append((source, row, row.held))
             else:
                 copy_row(self._tensors(), self.live.index(source), self.live.index(row), row.held)
