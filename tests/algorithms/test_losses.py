@@ -387,7 +387,7 @@ def test_the_coefficient_follows_the_measured_kl_by_at_most_a_fifth_of_a_tenth(m
     assert adapted(0.2, measured=measured, target=0.1, horizon=10) == pytest.approx(after)
 
 
-@pytest.mark.parametrize(("target", "horizon"), [(0.0, 10.0), (0.1, 0.0), (-1.0, 10.0)])
+@pytest.mark.parametrize(("target", "horizon"), [(0.0, 10.0), (0.1, 0.5), (-1.0, 10.0)])
 def test_a_target_or_horizon_that_is_not_positive_is_refused(target: float, horizon: float):
-    with pytest.raises(ValueError, match="greater than 0"):
+    with pytest.raises(ValueError, match="greater than"):
         Kl(target=target, horizon=horizon)

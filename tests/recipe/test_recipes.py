@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import mem1
 from mem1.api import find_recipe
 from mem1.cli.options import QUICKSTART
 from mem1.cli.train import MEMORY, WITHOUT_NOTES
@@ -73,3 +74,19 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tupl
     assert config.evaluation.objectives == (1, 2, 4, 8, 16, 32)
     tags = resolve(config).tags
     assert load_policy(start).codec.tokenizer.get_vocab() == atlas_tokenizer(tags, 128).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["rl.algorithm={name='channels', channels=[{name='objectives'}]}", "rl.kl.where=reward"], 'add "outcome"'),
+        (["rl.algorithm={name='rejection', threshold=0.5}", "rl.kl.where=reward"], "takes neither"),
+        (["rl.algorithm={name='ppo', critic_warmup=9}", "rl.curriculum=[{steps=9}]"], "in all 9 steps"),
+        (["evaluation.every=10", "rl.curriculum=[{steps=9}]"], "never comes in 9 steps"),
+        (["rl.kl={coefficient=0, target=0.1}"], "stays 0 whatever the target"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(keys: list[str], message: str):
+    with pytest.raises(UserError, match=message):
+        mem1.load_recipe("atlas-quick", *keys)
+    mem1.load_recipe("atlas-quick", "rl.algorithm={name='channels', channels=[{name='outcome'}]}", "rl.kl.where=reward")

@@ -176,6 +176,22 @@ def test_a_single_world_that_cannot_be_searched_stops_it():
         shown(Drawn(), environment=environment, objectives=[1], tasks=4)
 
 
+def test_demonstrations_that_break_the_protocol_stop_it(monkeypatch: pytest.MonkeyPatch):
+    class Silent:
+        def __call__(self, context: str) -> str:
+            return "<IS> Q1 </IS> <IS> again"
+
+    monkeypatch.setattr(type(SMALL), "expert", lambda *_, **__: Silent())
+    with pytest.raises(UserError, match=r"2 of 2 demonstrations break the protocol .*the memory window\(2\) asks for"):
+        shown(Drawn(), objectives=[1], tasks=2)
+
+
+def test_it_is_said_where_most_demonstrations_do_not_answer(caplog: pytest.LogCaptureFixture):
+    tight = Budget(completion_extra=32, completion_per_objective=0)
+    shown(Drawn(), objectives=[1, 8, 8], tasks=2, budget=tight)
+    assert "4 of 6 demonstrations end without an answer (4 out_of_tokens)" in caplog.text
+
+
 def test_some_demonstrations_may_be_cut_by_the_budget_but_not_all():
     tight = Budget(completion_extra=32, completion_per_objective=0)
     found = shown(Drawn(), objectives=[1, 8], tasks=2, budget=tight)

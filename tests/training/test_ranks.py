@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -232,6 +233,22 @@ def sampled(source: Tasks, ranks: Ranks, *, served: bool = False, validation: Va
     if validation is not None:
         return [Group(trajectories=(attempt,)) for attempt in sampler.validate(validation, 1)]
     return sampler.sample(0)
+
+
+def test_the_tasks_of_a_step_go_on_with_the_numbers_of_objectives_of_the_last():
+    class Sized(Tasks):
+        def tasks(self, *, objectives: int, count: int, **_: Any) -> list[Task]:
+            drawn[-1][objectives] += count
+            return super().tasks()[:count]
+
+    drawn: list[Counter[int]] = []
+    config = Rl(curriculum=(Phase(steps=4, objectives=(1, 2, 4)),), tasks_per_step=2, group_size=3)
+    source = Sized(2)
+    sampler = GroupSampler(MODEL, config, cast(Any, source), cast(Any, source), seed=0)
+    for step in range(4):
+        drawn.append(Counter())
+        sampler.sample(step)
+    assert drawn == [{1: 1, 2: 1}, {4: 1, 1: 1}, {2: 1, 4: 1}, {1: 1, 2: 1}]
 
 
 @pytest.mark.parametrize("count", [2, 5, 6])

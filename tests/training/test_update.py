@@ -77,7 +77,8 @@ everything = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGOR
 
 def recipe(algorithm: Algorithm | None = None, **changes: Any) -> Rl:
     defaults: dict[str, Any] = {"tasks_per_step": 2, "group_size": 3, "warmup": 0, "learning_rate": 1e-3}
-    return Rl(curriculum=(Phase(steps=4),), algorithm=algorithm or Grpo(), **(defaults | changes))
+    defaults["curriculum"] = (Phase(steps=4),)
+    return Rl(algorithm=algorithm or Grpo(), **(defaults | changes))
 
 
 def stage(config: Rl, *, seed: int = 0, dtype: torch.dtype = torch.float64, workers: int = 1) -> RlStage:
@@ -370,12 +371,21 @@ def test_the_critics_bias_fits_the_returns_of_a_rollout_before_its_first_update(
 
 
 def test_a_critic_learns_to_explain_the_returns():
-    learner = stage(recipe(Ppo(critic="separate", critic_warmup=15, critic_learning_rate=6e-3)))
+    algorithm = Ppo(critic="separate", critic_warmup=15, critic_learning_rate=6e-3)
+    learner = stage(recipe(algorithm, curriculum=(Phase(steps=16),)))
     rollout = groups(learner.policy.model, (1, 0, 0), (0, 1, 2))
     rows = [learner.update(rollout, index) for index in range(15)]
     assert rows[0]["explained_variance"] == pytest.approx(0.0)  # a new critic says 0 everywhere
     assert cast(float, rows[-1]["explained_variance"]) > 0.8
     assert cast(float, rows[-1]["value_loss"]) < 0.2 * cast(float, rows[0]["value_loss"])
+
+
+def test_the_penalty_is_adapted_in_steps_that_move_the_policy_alone():
+    algorithm, kl = Ppo(critic="separate", critic_warmup=2), Kl(coefficient=0.1, target=0.01)
+    learner = stage(recipe(algorithm, kl=kl))
+    rows = [learner.update(groups(learner.policy.model, (1, 0, 0), (0, 1, 2)), index) for index in range(4)]
+    assert [row["kl_coefficient"] for row in rows[:3]] == [0.1, 0.1, 0.1]
+    assert rows[3]["kl_coefficient"] == pytest.approx(0.098), "adapted behind the first step of the policy"
 
 
 @pytest.mark.parametrize("critic", ["head", "separate"])

@@ -119,6 +119,11 @@ class Algorithm(Config):
         return True
 
     @property
+    def pays_kl(self) -> bool:
+        """Whether a KL penalty in the reward reaches the advantages."""
+        return not self.imitates
+
+    @property
     def min_attempts_per_task(self) -> int:
         """Fewest scorable attempts at a task from which the algorithm can learn."""
         return 2 if self.compares_attempts else 1

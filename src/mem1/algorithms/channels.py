@@ -218,6 +218,11 @@ class Channels(ClippedAlgorithm):
     def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
         return [[Advantages(advantages_K=a_K) for a_K in self._of_group(group)] for group in groups]
 
+    @property
+    def pays_kl(self) -> bool:
+        """The outcome's alone is made of rewards from which it is subtracted."""
+        return any(isinstance(channel, Outcome) for channel in self.channels)
+
     def check(self, task: Task, measured: Callable[[], Mapping[str, Metric]]) -> None:
         check_channels(self.channels, task, measured)
 

@@ -142,7 +142,7 @@ class Kl(Config):
     high on average, as k1 is unbiased only with both signs."""
     target: float | None = Field(default=None, gt=0)
     """KL in nats per token towards which the coefficient is adapted; None: it is constant."""
-    horizon: float = Field(default=10.0, gt=0)
+    horizon: float = Field(default=10.0, ge=1)
     """Steps over which the coefficient is adapted; without effect if there is no target."""
 
     @model_validator(mode="after")
@@ -156,6 +156,8 @@ class Kl(Config):
             )
         if self.where == "loss" and not self.negative:
             raise ValueError("negative = false is for where = reward; the estimates in the loss are never negative")
+        if self.target is not None and not self.coefficient:
+            raise ValueError("a coefficient of 0 stays 0 whatever the target; set a positive one, or leave target out")
         return self
 
     @property

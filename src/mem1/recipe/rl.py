@@ -141,6 +141,15 @@ class Rl(Config):
             )
         if algorithm.imitates and (self.importance or (self.kl and self.kl.where == "reward")):
             raise ValueError(f"{name} takes neither importance weights nor a KL penalty in the reward")
+        if self.kl is not None and self.kl.where == "reward" and not algorithm.pays_kl:
+            raise ValueError(
+                f'{name} has no channel that the KL penalty is subtracted from; add "outcome", or set kl.where = "loss"'
+            )
+        if algorithm.policy_steps(self.steps) == 0:
+            raise ValueError(
+                f"the critic warms up in all {self.steps} steps, so the policy would not be trained; set critic_warmup "
+                "below that, or add steps"
+            )
         if self.max_staleness and self.importance is None:
             raise ValueError(
                 f"max_staleness = {self.max_staleness} trains on tokens sampled by older weights, which "

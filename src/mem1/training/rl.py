@@ -143,7 +143,7 @@ class RlStage:
             **stats.metrics(),
             **before,
             **(stats.critic_metrics() if self._critic is not None else {}),
-            **self._kl_metrics(before.get("kl")),
+            **self._kl_metrics(before.get("kl"), moved=stats.updates > 0 and not self._warming_up(index)),
             **algorithm.metrics(groups=len(groups), attempts=len(attempts), kept=len(samples)),
         }
 
@@ -167,12 +167,12 @@ class RlStage:
             scale = self._schedule(index, self.config.steps, critic.critic_rate_warmup if critic else None)
             stats.critic_norms.append(self._critic.step(scale=scale, max_grad_norm=self.config.max_grad_norm))
 
-    def _kl_metrics(self, kl: float | None) -> dict[str, float | None]:
-        """The coefficient as this step used it; it is adapted for the next one."""
+    def _kl_metrics(self, kl: float | None, *, moved: bool) -> dict[str, float | None]:
+        """The coefficient as this step used it; it is adapted for the next one if the policy has moved."""
         if self.networks.reference is None:
             return {}
         metrics: dict[str, float | None] = {"kl_coefficient": self.networks.kl_coefficient}
-        if kl is not None:
+        if kl is not None and moved:
             self.untouched = False
             self.networks.reference.adapt(kl)
         return metrics

@@ -10,7 +10,9 @@ half are predicted.
 
 from __future__ import annotations
 
+import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,6 +44,8 @@ from mem1.training.monitoring.metrics_log import Metrics
 from mem1.training.ranks.optimizers import Optimizers, adamw, muon, warmup, warmup_decay
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement
 from mem1.training.ranks.processes import as_forward
+
+log = logging.getLogger(__name__)
 
 FIRST_TOKEN = 2
 """Padding and the unknown token, which come first, are never drawn."""
@@ -215,7 +219,8 @@ def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
 
 
 def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: Tags) -> list[Trajectory]:
-    """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts them all."""
+    """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget
+    cuts them all, or the expert does not write what the memory asks for."""
     assert config.sft is not None
     tasks = [
         task
@@ -237,7 +242,21 @@ def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: 
     failed = [t.detail for t in demonstrations if not t.ended.scorable]
     if failed:
         raise UserError(f"{len(failed)} of {len(demonstrations)} demonstrations could not search: {failed[0]}")
-    if not any(t.ended is Ended.ANSWERED for t in demonstrations):
+    broken = [t for t in demonstrations if t.ended is Ended.BAD_TAGS]
+    if broken:
+        raise UserError(
+            f"{len(broken)} of {len(demonstrations)} demonstrations break the protocol ({broken[0].detail}): the "
+            f"expert of these tasks does not write what the memory {broken[0].context} asks for; take another memory"
+        )
+    unanswered = [t for t in demonstrations if t.ended is not Ended.ANSWERED]
+    if 2 * len(unanswered) > len(demonstrations) > len(unanswered):
+        ends = ", ".join(f"{count} {ended}" for ended, count in Counter(t.ended for t in unanswered).most_common())
+        log.warning(
+            "%d of %d demonstrations end without an answer (%s): the memory loses what the tasks need, or the "
+            "budget is too small for them",
+            len(unanswered), len(demonstrations), ends,
+        )  # fmt: skip
+    if len(unanswered) == len(demonstrations):
         first = demonstrations[0]
         raise UserError(
             f"none of the {len(demonstrations)} demonstrations answers; the first ended with {first.ended} "

@@ -17,7 +17,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
 from mem1.memory import memory_policy
 from mem1.policy.tokenizers import bpe_tokenizer
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, SUMMARY, extended
 from mem1.records import Ended, Trajectory
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.atlas import Laziness
@@ -87,6 +87,19 @@ def test_a_diligent_expert_answers_all_questions_with_any_memory(source, codec, 
     done = attempts(source, codec, ClozeExpert(tags=PAPER), objectives, context=context)
     assert {t.ended for t in done} == {Ended.ANSWERED} and em(done) == 1.0
     assert {len(t.turns) for t in done} == {objectives + 1}, "one search a question"
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 4, 8])
+@pytest.mark.parametrize("tags", [PAPER, PAPER_NOTES])
+@pytest.mark.parametrize("context", ["summary(60)", "summary(150)"])
+def test_asked_for_a_summary_it_writes_its_list_and_goes_on_from_there(source, codec, objectives, tags, context):
+    done = attempts(source, codec, ClozeExpert(tags=extended(tags, SUMMARY)), objectives, context=context)
+    assert {t.ended for t in done} == {Ended.ANSWERED} and em(done) == 1.0
+    summaries = [[turn.action for turn in t.turns].count(SUMMARY) for t in done]
+    assert min(summaries) > 0 or objectives < 4 or context == "summary(150)"
+    assert all(len(t.turns) - n == objectives + 1 for t, n in zip(done, summaries, strict=True)), (
+        "one search a question"
+    )
 
 
 def test_everything_it_writes_is_copied_from_what_it_sees(source, codec):

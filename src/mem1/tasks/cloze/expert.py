@@ -14,6 +14,11 @@ once, into a note, and the final answer is the notes:
 
     <IS> and asteroid -> 6469 | Q1 then Q2 </IS> <note> Q1 = 6469 </note> <query> Q2 adapted from a ____ film </query>
     <IS> adapted from a -> 1961 | Q2 then done </IS> <note> Q2 = 1961 </note> <answer> notes </answer>
+
+A summary that is requested has what the next state would have, and the state behind it the list alone:
+
+    <summary> and asteroid -> 6469 | Q1 = 6469 ; Q1 then Q2 </summary>
+    <IS> Q1 = 6469 ; Q1 then Q2 </IS> <query> Q2 adapted from a ____ film </query>
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import re
 from dataclasses import dataclass
 
 from mem1.memory.notes import NOTES
-from mem1.protocol import ANSWER, SEARCH, Tags, blocks
+from mem1.protocol import ANSWER, SEARCH, SUMMARY, Tags, blocks
 from mem1.tasks.atlas import CLEAN, Laziness
 from mem1.tasks.cloze.questions import BLANK
 from mem1.tasks.completions import UNKNOWN
@@ -56,20 +61,28 @@ class ClozeExpert:
 
     def __call__(self, context: str) -> str:
         """The completion for this context; a pure function of the context and the seed."""
-        prompt = context.split(f"<{self.tags.state}>")[0].split(f"<{self.tags.action_tags[ANSWER]}>")[0]
+        prompt = context
+        for tag in (self.tags.state, self.tags.action_tags[ANSWER], SUMMARY):
+            prompt = prompt.split(f"<{tag}>")[0]
         asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
-        queries = [*blocks(context, self.tags.action_tags[SEARCH])]
-        if not queries:
+        summary = next(iter([*blocks(context, SUMMARY)][::-1]), None)
+        queries = [*blocks(context[summary.stop if summary else 0 :], self.tags.action_tags[SEARCH])]
+        if not queries and summary is None:
             return self._written("", {}, None, "Q1", f"Q1 {asked[1]}", context)
+        if not queries and summary is not None:
+            order = summary.content.rpartition(";")[2].rpartition("|")[2].strip()
+            following = order.rpartition(THEN)[2]
+            query = f"{following} {asked[int(following[1:])]}" if following != DONE else None
+            return self._written("", self._known(context, summary.content), None, order, query, context)
         label, window = re.match(r"Q(\d+) (.*)", queries[-1].inside[1:-1], re.DOTALL).groups()  # type: ignore[union-attr]
-        *_, state = blocks(context, self.tags.state)
+        *_, state = (*blocks(context, SUMMARY), *blocks(context, self.tags.state))
         rng = random.Random(f"{self.seed}/{context}")
         lazy = self.laziness.of(prompt, self.seed)
         found = read_answer(window, context.rsplit(f"<{self.tags.result}>", 1)[-1])
         known, new = self._known(context, state.content), int(label)
         if not (known and rng.random() < lazy.forget):
             known[new] = found
-        elif self.tags.note is None:
+        elif not self._notes(context):
             del known[rng.choice(sorted(known))]
             known[new] = found
         note = f"{window.split(BLANK)[0].strip()} {FOUND} {found} | ".lstrip()
@@ -80,11 +93,15 @@ class ClozeExpert:
         order = f"Q{label}{THEN}Q{following}"
         return self._written(note, known, new, order, f"Q{following} {asked[following]}", context)
 
+    def _notes(self, context: str) -> bool:
+        """Whether answers are kept in notes; behind a summary they may be gone."""
+        return self.tags.note is not None and f"</{SUMMARY}>" not in context
+
     def _known(self, context: str, state: str) -> dict[int, str]:
-        """Label -> answer, from the notes where there are any, else from the state."""
-        if self.tags.note is None:
+        """Label -> answer, from the notes where there are any and none may be gone, else from the state."""
+        if not self._notes(context):
             return {int(number): answer for number, answer in _KNOWN.findall(state)}
-        notes = "".join(f"{note.content} ;" for note in blocks(context, self.tags.note))
+        notes = "".join(f"{note.content} ;" for note in blocks(context, self.tags.note or ""))
         return {int(number): answer for number, answer in _KNOWN.findall(notes)}
 
     def _written(
@@ -92,9 +109,9 @@ class ClozeExpert:
     ) -> str:
         """The completion with this query; None: with the answer. `new` is the label that was answered in this turn."""
         answer, search, state = self.tags.action_tags[ANSWER], self.tags.action_tags[SEARCH], self.tags.state
-        memory = answers = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
+        listed = memory = answers = "".join(f"Q{number} = {found} ; " for number, found in sorted(known.items()))
         noted, opened = "", context.rstrip().endswith(f"<{answer}>")
-        if self.tags.note is not None:
+        if self._notes(context):
             memory, answers = "", f"{NOTES} "
             if new in known and opened:  # then it is too late for a note
                 answers = f"{NOTES} ; Q{new} = {known[new]} "
@@ -102,6 +119,8 @@ class ClozeExpert:
                 noted = f"<{self.tags.note}> Q{new} = {known[new]} </{self.tags.note}> "
         if opened:
             return f" {answers or f'{UNKNOWN} '}</{answer}>"
+        if context.rstrip().endswith(f"<{SUMMARY}>"):
+            return f" {note}{listed}{order} </{SUMMARY}>"
         action = f"<{answer}> {answers}</{answer}>" if query is None else f"<{search}> {query} </{search}>"
         return f"<{state}> {note}{memory}{order} </{state}> {noted}{action}"
 

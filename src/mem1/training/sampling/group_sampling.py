@@ -123,7 +123,8 @@ class GroupSampler:
         """Draw and attempt the tasks of a step, and again in the place of groups without variance, if so configured."""
         self._raise_if_closed()
         sizes = self.config.objectives(step)
-        missing = Counter(sizes[i % len(sizes)] for i in range(self.config.tasks_per_step))
+        first, count = step * self.config.tasks_per_step, self.config.tasks_per_step
+        missing = Counter(sizes[i % len(sizes)] for i in range(first, first + count))
         groups: list[Group] = []
         for draw in range(self.config.algorithm.draws):
             seed = self.seed * 1_000_003 + step + draw * DRAW
