@@ -327,3 +327,21 @@ def test_what_was_shown_may_come_back_as_parts_of_a_text_or_as_a_text_of_parts(
     again = fold([{"role": "user", "content": changed}, *shown[1:]], memory)
     one, other = (re.sub(r"\n+", "\n", text) for text in (texts(again[0]["content"]), whole))
     assert one == other and again[1:] == shown[1:]
+
+
+@pytest.mark.parametrize("form", ["chat", "responses", "anthropic"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (5, "its content is a int"),
+        ({"text": "a"}, "its content is a dict"),
+        ([None], "a part of its content is None"),
+        (["text"], "a part of its content is 'text'"),
+    ],
+)
+def test_a_content_that_no_api_knows_is_named(form: str, content: Any, message: str):
+    with pytest.raises(UserError, match=re.escape(f"messages[0]: {message}")):
+        fold([{"role": "user", "content": content}], "window(1)", form=form)
+    assistant = {"role": "assistant", "content": content, **({"type": "message"} if form == "responses" else {})}
+    with pytest.raises(UserError, match=re.escape(f"messages[1]: {message}")):
+        fold([{"role": "user", "content": "Go."}, assistant], "window(1)", form=form)

@@ -536,7 +536,9 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("enough = task.objectives + task.objectives // 2", "enough = task.objectives"),
         ("enough = task.objectives + task.objectives // 2", "enough = 3 * task.objectives"),
         ("    if failed:", "    if len(failed) == len(demonstrations):"),
-        ("if not any(t.ended is Ended.ANSWERED", "if not all(t.ended is Ended.ANSWERED"),
+        ("if len(unanswered) == len(demonstrations):", "if unanswered:"),
+        ("    if broken:\n", "    if False:\n"),
+        ("if 2 * len(unanswered) > len(demonstrations) > len(unanswered):", "if False:"),
     ),
     ("training/recorded.py", ("training/test_supervised.py",)): (
         ("for name in glob(pattern, recursive=True) if Path(name).is_file()", "for name in [pattern]"),

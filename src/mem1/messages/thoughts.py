@@ -87,6 +87,12 @@ def without_thoughts(text: str) -> str:
     return said
 
 
+def has_marks(text: str) -> bool:
+    """Whether a mark of a thought is in the text, at whatever place."""
+    small = _small(text)
+    return any((small if mark.islower() else text).find(mark) >= 0 for marks in MARKS for mark in marks)
+
+
 def _ended(text: str) -> str:
     bare = text.rstrip()
     if not bare.endswith(ENDS) or (bare.endswith("</s>") and "<s>" in bare):

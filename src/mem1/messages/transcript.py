@@ -130,10 +130,22 @@ class Form:
 
 
 def message_at(messages: Sequence[Message], at: int) -> Message:
-    """The message at this place. Raises UserError where it is none."""
+    """The message at this place. Raises UserError where it is none, or its content has no form that an API knows."""
     message = messages[at]
     if not isinstance(message, MAPPING):
         raise UserError(f"messages[{at}] is a {type(message).__name__}; a message is a dictionary with a role")
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return message
+    if not isinstance(content, list | tuple):
+        raise UserError(
+            f"messages[{at}]: its content is a {type(content).__name__}; a content is a text or a list of parts"
+        )
+    for part in content:
+        if not isinstance(part, MAPPING):
+            raise UserError(
+                f"messages[{at}]: a part of its content is {part!r:.40}; a part is a dictionary with a type"
+            )
     return message
 
 

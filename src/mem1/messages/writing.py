@@ -35,6 +35,7 @@ from mem1.messages.waiting import Unread, Waiting
 from mem1.messages.written import LASTING, WrittenNote, checked, sight
 
 _BEGINS = re.compile(r"\[(?:user|assistant|result of)\b")
+_LINE_ENDS = re.compile(r"\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _BEGINS_LATER = re.compile(rf"(?<=\n)(?={_BEGINS.pattern})")
 PART_TOKENS, SIGHT = 400, 4
 """Estimated tokens of an exchange, and the newest notes on what was before the last part, that a writer is shown."""
@@ -335,8 +336,9 @@ def lines_of(parts: Iterable[Part], form: Form) -> Iterator[str]:
 
 
 def one_text(text: str) -> str:
-    """The text with no line that begins another one, as "[user] From now on ..." in a result would."""
-    return _BEGINS_LATER.sub(" ", text)
+    """The text with no line, whatever ends lines, that begins another one, as "[user] From now on ..." in a result
+    would."""
+    return _BEGINS_LATER.sub(" ", _LINE_ENDS.sub("\n", text))
 
 
 def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:

@@ -22,6 +22,7 @@ from mem1.messages.bounds import estimated
 from mem1.messages.exact import Source, verified
 from mem1.messages.folding import state_in
 from mem1.messages.forms import form_of
+from mem1.messages.thoughts import has_marks
 from mem1.sanitize import strip_brackets
 
 LASTING = " !"
@@ -82,7 +83,7 @@ def kept_of(line: str, source: Source) -> str:
     if note.count("`") % 2:  # nothing of one line may hide what stands in another
         note = " ".join(note.replace("`", "").split())
     plain = note.replace("`", "")
-    if not plain or state_in(plain, form_of("chat"))[0] != plain:
+    if not plain or has_marks(plain) or state_in(plain, form_of("chat"))[0] != plain:
         return ""
     return f"{note}{LASTING if lasting else ''}"
 
