@@ -268,6 +268,19 @@ def test_a_state_that_does_not_come_in_time_leaves_the_request_as_it_is(caplog: 
     assert "no answer to a request for a state: nothing within 0 seconds" in caplog.text
 
 
+def test_the_first_request_for_a_state_begins_with_what_was_sent_before():
+    rules = [{"role": "system", "content": "Be short."}, {"role": "system", "content": "Be exact."}]
+    late = {"role": "developer", "content": "From now on, in French."}
+    with running() as at:
+        for turns in range(1, 5):
+            first, *others = history(CHAT, turns)
+            others[2:2] = [late]
+            at.post(CHAT, {"model": "m", "messages": [*rules, first, *others]})
+        before, asked = at.upstream.prompts, at.upstream.asked[0]["messages"]
+        whole = [messages for messages in before if messages[:2] == rules]
+        assert whole and asked[: len(whole[-1])] == whole[-1] and asked[-1]["content"].startswith(ASK)
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search"}}])
 def test_a_model_that_must_call_a_tool_or_goes_on_with_its_own_words_is_not_asked(choice: Any):
     with running() as at:

@@ -188,6 +188,8 @@ class Folding:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
         if call.failed is not None:
             raise call.failed
+        if not await asyncio.to_thread(_shorter, asked[:-1], call.body["messages"]):
+            asked = [*call.body["messages"], asked[-1]]  # as it was sent so far: the provider has it in its cache
         body = await asyncio.to_thread(
             lambda: encoded(call.api.state_body(call.body, self._ruled(call, asked), state_tokens))
         )
