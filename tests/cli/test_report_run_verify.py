@@ -347,6 +347,23 @@ class TestReport:
         with pytest.raises(UserError, match=r"are not those of .*atlas-warm-start or .*; give .*--tokenizer FOLDER"):
             call("report", tmp_path)
 
+    def test_policies_of_an_evaluation_are_each_shown_by_the_tokenizer_that_made_them(self, tmp_path):
+        out = tmp_path / "e"
+        call("eval", "--limit", "1", "--objectives", "1", "--out", out)
+        call("eval", "atlas-notes", "--limit", "1", "--objectives", "1", "--out", out)
+        scripted = ["engine.kind=script", "engine.answer=Oslo", "--tokenizer", "stand-in"]
+        call("eval", *scripted, "--limit", "1", "--objectives", "1", "--out", out)
+        assert call("report", out, "--format", "csv").stdout.count("\n") == 4
+        call("report", out)
+        shown = texts(out / "report.html")
+        assert "Oslo" in shown and "<note>" in shown
+
+    def test_a_table_needs_no_tokenizer(self, tmp_path, source):
+        done = attempts(source, 2, Laziness())
+        other = [replace(t, turns=tuple(replace(turn, text=f"{turn.text}!") for turn in t.turns)) for t in done]
+        write_trajectories(tmp_path / "mine-2.jsonl", other)
+        assert "mine" in call("report", tmp_path, "--format", "md").stdout
+
     def test_a_tokenizer_that_does_not_make_the_recorded_text_is_refused(self, run):
         with pytest.raises(UserError, match="its recorded tokens are not those of"):
             call("report", run, "--tokenizer", policy_folder(SHIPPED_SHOP))

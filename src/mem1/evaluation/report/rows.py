@@ -158,6 +158,8 @@ class Attempts:
     row: Row
     trajectories: Sequence[Trajectory]
     """In the order of the tasks, which is the same for every policy of an evaluation; not empty."""
+    decode: Decode | None = None
+    """Token ids of this policy to text; None: as the run's."""
 
     @classmethod
     def read(cls, path: Path, *, policy: str, objectives: int) -> Attempts | None:

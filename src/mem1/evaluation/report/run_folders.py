@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from mem1.evaluation.report.page import report
 from mem1.evaluation.report.rows import Run, read_evaluations, read_kept
 from mem1.evaluation.store import read_made_by
 from mem1.pages.page import write_page
-from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
+from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder, tokenizer_folder
 from mem1.records import Trajectory
 from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, pin_model, read_metrics
 
@@ -80,6 +81,12 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
             "give the folder of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`"
         )
     kept = read_kept(training) if training else []
+    if training is None:
+        made = read_made_by(run)
+        evaluations = [
+            replace(x, decode=_Tokens(run, lambda x=x: _named(made.get(x.row.policy, {})), x.trajectories, tokenizer))
+            for x in evaluations
+        ]
     trajectories = [t for attempts in (*evaluations, *kept) for t in attempts.trajectories]
     return Run(
         name=name,
@@ -89,12 +96,24 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
         attempts=evaluations,
         warnings=given_warnings(training) if training else [],
         kept=kept,
-        decode=run_codec(run, training, trajectories, tokenizer=tokenizer).decode if trajectories else _no_tokens,
+        decode=_Tokens(run, lambda: _folders(training), trajectories, tokenizer),
     )
 
 
-def _no_tokens(ids: Sequence[int]) -> str:
-    raise ValueError("a run without trajectories has no tokens to show")
+@dataclass(slots=True)
+class _Tokens:
+    """Token ids to text, by a tokenizer that is looked for when the first are to be shown: a table shows none."""
+
+    run: Path
+    folders: Callable[[], Iterator[Path]]
+    trajectories: Sequence[Trajectory]
+    tokenizer: Path | None
+    _codec: Codec | None = None
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        if self._codec is None:
+            self._codec = run_codec(self.run, self.folders(), self.trajectories, tokenizer=self.tokenizer)
+        return self._codec.decode(ids)
 
 
 def training_folder(run: Path) -> Path | None:
@@ -111,15 +130,15 @@ def _all_but_seeds(training: Path) -> str:
 
 
 def run_codec(
-    run: Path, training: Path | None, trajectories: Sequence[Trajectory], *, tokenizer: Path | None = None
+    run: Path, folders: Iterable[Path], trajectories: Sequence[Trajectory], *, tokenizer: Path | None = None
 ) -> Codec:
-    """The first tokenizer that turns every recorded completion into its recorded text: `tokenizer` if given, else that
-    of the run's policy or of the policy that it started from, else a shipped one.
+    """The first tokenizer that turns every recorded completion into its recorded text: `tokenizer` if given, else one
+    of these folders.
 
     One that nearly fits would show text that no model has seen, so UserError is raised if none fits.
     """
     tried: list[str] = []
-    for folder in [policy_folder(tokenizer)] if tokenizer is not None else _folders(training):
+    for folder in [tokenizer_folder(str(tokenizer), SHIPPED)] if tokenizer is not None else folders:
         codec = Codec.load(folder)
         if all(codec.decode(turn.completion_ids) == turn.text for t in trajectories for turn in t.turns if turn.text):
             return codec
@@ -130,7 +149,17 @@ def run_codec(
     )
 
 
+def _named(made: Mapping[str, Any]) -> Iterator[Path]:
+    """Of an evaluation: the tokenizer that made it, if it is to be had, else one that ships."""
+    recipe: Mapping[str, Any] = made.get("recipe", {})
+    model, engine = recipe.get("model", {}).get("path"), recipe.get("engine", {})
+    with suppress(UserError):
+        yield tokenizer_folder(engine.get("tokenizer"), model or engine.get("model") or SHIPPED)
+    yield from map(policy_folder, SHIPPED_FOLDERS)
+
+
 def _folders(training: Path | None) -> Iterator[Path]:
+    """Of a run: the tokenizer of its policy, or of the policy that it started from."""
     if training is None:
         yield from map(policy_folder, SHIPPED_FOLDERS)
         return

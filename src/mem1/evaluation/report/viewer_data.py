@@ -361,5 +361,5 @@ def _text(runs: Sequence[Run], tasks: int) -> str:
             data.add_group(group_name(run, attempts, runs), row.objectives)
             labels = {"run": run.name, "policy": f"{row.policy}, {row.context}", "objectives": str(row.objectives)}
             for trajectory in attempts.trajectories[:tasks]:
-                data.add(trajectory, run.decode, labels)
+                data.add(trajectory, attempts.decode or run.decode, labels)
     return compressed(data.as_json())
