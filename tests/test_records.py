@@ -141,6 +141,7 @@ def test_records_are_frozen(record: object, field: str):
             (lambda text=text, answers=answers: Question(id="q9", text=text, answers=answers), "'q9' has no")
             for text, answers in (("", ("a",)), (" \n", ("a",)), ("Who?", ()), ("Who?", ("", " ")))
         ),
+        (lambda: Question(id="q9", text="Who?", answers="Oslo"), r"tuple of texts, such as \('Oslo',\)"),  # type: ignore
         (lambda: Passage("p1", "title", " "), "'p1' has no text"),
         (lambda: Task(id="t", questions=(), prompt="", turn_limit=3), "no questions"),
         (lambda: dataclasses.replace(TASK, turn_limit=0), "turn_limit must be at least 1, not 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -447,3 +448,61 @@ def test_where_only_actions_end_an_attempt_the_last_is_carried_out_and_what_was_
     assert len(trajectory.turns) == 2
     broken = counted(5, SEARCHES[0], "<IS> no action </IS>")
     assert (broken.ended, broken.answer, broken.reward) == (Ended.BAD_TAGS, "counted 1", 1.0)
+
+
+class Odd:
+    """A library whose answers are not what a rollout asks for."""
+
+    def __init__(self, observations: Any = None, outcome: Any = None) -> None:
+        self.observations, self.outcome = observations, outcome
+
+    def observe(self, requests: Sequence[Action]) -> Any:
+        return [Observation(text="a book")] * len(requests) if self.observations is None else self.observations
+
+    def score(self, task: Task, answer: str) -> Any:
+        return self.outcome
+
+
+class OddEngine:
+    def __init__(self, completions: Any) -> None:
+        self.completions = completions
+
+    def complete(self, contexts: Any, **_: Any) -> Any:
+        return self.completions
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"environment": Odd(observations=[])},
+            "Odd.observe returned 0 values for 1 actions; it returns one Observation",
+        ),
+        ({"environment": Odd(observations="no")}, "Odd.observe returned 2 values for 1 actions"),
+        ({"environment": Odd(observations=["no"])}, "Odd.observe returned 'no'; it returns one Observation for each"),
+        ({"environment": Odd(observations=7)}, "Odd.observe returned a int for 1 actions; it returns a list"),
+        ({"environment": Odd(outcome=1.0)}, "Odd.score returned 1.0; it returns an Outcome"),
+        ({"engine": OddEngine([])}, "OddEngine.complete returned 0 values for 1 contexts; it returns one Completion"),
+        ({"engine": OddEngine(["text"])}, "OddEngine.complete returned 'text'; it returns one Completion for each"),
+    ],
+)
+def test_a_plug_in_that_returns_something_else_is_named(changes: dict[str, Any], message: str):
+    run = replace(rollout(replay(SEARCHES[0], ANSWER), shelf("a book .")), **changes)
+    with pytest.raises(UserError, match=re.escape(message)):
+        run([task("city", turns=4)], sampling=SAMPLING)
+
+
+def test_a_memory_that_selects_something_else_is_named():
+    class Turns:
+        name, asks, recalls = "turns", frozenset[str](), False
+
+        def select(self, turns: Sequence[Any]) -> Any:
+            return list(turns)
+
+    run = replace(rollout(replay(SEARCHES[0], ANSWER), shelf("a book .")), context=Turns())
+    with pytest.raises(UserError, match=r"Turns.select returned a list; it returns a Selection"):
+        run([task("city", turns=4)], sampling=SAMPLING)
+
+
+def test_tokens_in_a_list_are_those_of_a_tuple():
+    assert Completion(token_ids=[1, 2], logprobs=[-0.5, -1.0]) == Completion(token_ids=(1, 2), logprobs=(-0.5, -1.0))  # type: ignore[arg-type]

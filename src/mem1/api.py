@@ -62,13 +62,15 @@ def load_recipe(name: str | Path, *overrides: str) -> Recipe:
     return load_toml(find_recipe(name), Recipe, overrides)
 
 
-def train(recipe: Recipe, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
-    """Train in this process; the run's folder is `out`, its trained policy `out/policy`.
+def train(recipe: Recipe | str | Path, out: str | Path, *, resume: bool = False, **hooks: Any) -> Finished:
+    """Train in this process, by a recipe or the one of this name; the run's folder is `out`, its trained policy
+    `out/policy`.
 
     `hooks` are the other parameters of `mem1.training.train.train`, such as on_step. Raises UserError as it does.
     """
     from mem1.training.train import train as run
 
+    recipe = load_recipe(recipe) if isinstance(recipe, (str, Path)) else recipe
     return run(recipe, Path(out), command=sys.argv, resume=resume, **hooks)
 
 
@@ -86,18 +88,18 @@ def connect(url: str | Sequence[str], *, model: str, tokenizer: str | Path, tags
 
 
 def evaluate(
-    tasks_or_recipe: Recipe | TasksConfig | TaskSource | Any,
+    tasks_or_recipe: Recipe | TasksConfig | TaskSource | str | Path | Any,
     model: Policy | Engine | str | Path,
     *,
     name: str = "policy",
     memory: str | None = None,
-    objectives: Sequence[int] | None = None,
+    objectives: int | Sequence[int] | None = None,
     tasks: int | None = None,
     out: str | Path | None = None,
 ) -> list[Row]:
     """One row per number of objectives, measured on the evaluation half of the tasks.
 
-    tasks_or_recipe     a recipe, a task configuration, or an object with tasks, observe and score
+    tasks_or_recipe     a recipe or its name, a task configuration, or an object with tasks, observe and score
     model               a policy, the folder of one, or an engine that has a codec
     name                what the rows call the model
     out                 folder that keeps the trajectories, and from which an interrupted evaluation goes on
@@ -110,13 +112,18 @@ def evaluate(
     from mem1.recipe.protocol import FRAMED
 
     source: TaskSource | None = None
+    if isinstance(tasks_or_recipe, (str, Path)):
+        tasks_or_recipe = load_recipe(tasks_or_recipe)
     if isinstance(tasks_or_recipe, Recipe):
         recipe = tasks_or_recipe
     elif isinstance(tasks_or_recipe, TasksConfig):
         recipe = Recipe(tasks=tasks_or_recipe)
     else:
         recipe, source = Recipe(tasks=TasksConfig()), as_source(tasks_or_recipe)
-    given = {"objectives": None if objectives is None else tuple(objectives), "tasks": tasks}
+    if isinstance(objectives, str):
+        raise UserError(f"objectives = {objectives!r}: give numbers, such as [1, 2, 4]")
+    several = (objectives,) if isinstance(objectives, int) else objectives
+    given = {"objectives": None if several is None else tuple(several), "tasks": tasks}
     sizes = recipe.evaluation.model_dump() | {key: value for key, value in given.items() if value is not None}
     changed: dict[str, Any] = {"evaluation": Evaluation.model_validate(sizes)}
     recipe = recipe.model_copy(update=changed | ({} if memory is None else {"memory": memory}))

@@ -37,7 +37,7 @@ _MANIFESTS = (MANIFEST, "statistics.json")
 """Names of manifests; the second is that of a folder of clozes."""
 _CHUNK_BYTES = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR = re.compile(r"(?:os error |\[Errno )(\d+)")
 _LEFTOVER_AGE_S = 24 * 3600.0
 """Age from which a half-written file or folder has no living writer."""
 _TRIES = 5
@@ -107,9 +107,10 @@ def explain_full_disk(what: str, kept: str, then: str = "free some space and con
 
 
 def _errno(error: Exception) -> int:
-    """safetensors reports the system's error as text: "... I/O error: No space left on device (os error 28)"."""
-    if isinstance(error, OSError):
-        return error.errno or 0
+    """safetensors reports the system's error as text: "... I/O error: No space left on device (os error 28)"; shutil
+    lists several as "[Errno 28] ..."."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
     match = _OS_ERROR.search(str(error))
     return int(match.group(1)) if match else 0
 

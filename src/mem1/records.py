@@ -75,7 +75,8 @@ UNSCORED = "unscored"
 class Question:
     """One question with its gold answers.
 
-    Raises ValueError for an empty text and for no gold answer: such a question can only score 0.
+    Raises ValueError for an empty text, for no gold answer, with which it can only score 0, and for answers in one
+    text.
     """
 
     id: str
@@ -99,6 +100,9 @@ class Question:
     def __post_init__(self) -> None:
         if not self.text.strip():
             raise ValueError(f"question {self.id!r} has no text")
+        if isinstance(self.answers, str):  # of which each letter would be one
+            raise ValueError(f"question {self.id!r}: give its answers as a tuple of texts, such as ({self.answers!r},)")
+        object.__setattr__(self, "answers", tuple(self.answers))
         if not any(map(str.strip, self.answers)):
             raise ValueError(f"question {self.id!r} has no answer")
 

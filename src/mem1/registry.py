@@ -13,6 +13,7 @@ An installed package offers a name by an entry point, here in its pyproject.toml
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -102,6 +103,16 @@ def _entry_points(kind: str) -> tuple[metadata.EntryPoint, ...]:
 def _own(path: str) -> Any:
     """`load`, for objects of mem1 itself, which stay where they are."""
     return load(path)
+
+
+def check_arguments(what: str, function: Callable[..., Any], *names: str) -> None:
+    """Raises UserError unless the function or class can be called with so many values; `names`: what they are."""
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError as error:
+        raise UserError(f"{what} is called with ({', '.join(names)}), which it does not take: {error}") from error
+    except ValueError:  # one that does not tell what it takes
+        pass
 
 
 def load(path: str) -> Any:

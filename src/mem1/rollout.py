@@ -119,6 +119,8 @@ class RolloutParts:
         task = attempt.task
         assert task is not None  # rollouts make no other attempts
         outcome = outcome or self.environment.score(task, attempt.answer)
+        if not isinstance(outcome, Outcome):
+            raise UserError(f"{type(self.environment).__name__}.score returned {outcome!r:.80}; it returns an Outcome")
         metrics = {
             name: _read(f"metric {name!r}", measurement, value, attempt) for name, value in outcome.metrics.items()
         }
@@ -261,7 +263,8 @@ class Rollout(RolloutParts):
                     max_tokens=[request.max_tokens for request in requests],
                     sampling=replace(sampling, seeds=tuple(request.seed for request in requests)),
                 )
-                requests = follow(list(zip(requests, completions, strict=True)))
+                found = _one_each(completions, len(requests), self.engine, "complete", "contexts", Completion)
+                requests = follow(list(zip(requests, found, strict=True)))
 
         concurrency = getattr(self.engine, "concurrency", 1)
         if isinstance(self.engine, Streaming):
@@ -350,6 +353,7 @@ class Rollout(RolloutParts):
                         attempt.actions.append((kind, argument))
                         acting.append(attempt)
             replies = self.environment.observe([a.request for a in acting]) if acting else []
+            replies = _one_each(replies, len(acting), self.environment, "observe", "actions", Observation)
             found = dict(zip(map(id, acting), replies, strict=True))
             for attempt, shown in zip(attempts, texts, strict=True):
                 if (reply := found.get(id(attempt))) is not None:
@@ -392,6 +396,18 @@ class Rollout(RolloutParts):
                 seconds=attempt.seconds,
             )
         )
+
+
+def _one_each(found: Any, wanted: int, thing: object, method: str, inputs: str, kind: type[Value]) -> Sequence[Value]:
+    """What a plug-in returned. Raises UserError unless it is one of this kind for each input."""
+    said = f"{type(thing).__name__}.{method} returned"
+    if not isinstance(found, Sequence):
+        raise UserError(f"{said} a {type(found).__name__} for {wanted} {inputs}; it returns a list of {kind.__name__}")
+    if len(found) != wanted:
+        raise UserError(f"{said} {len(found)} values for {wanted} {inputs}; it returns one {kind.__name__} for each")
+    if wrong := [one for one in found if not isinstance(one, kind)]:
+        raise UserError(f"{said} {wrong[0]!r:.80}; it returns one {kind.__name__} for each of the {inputs}")
+    return found
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

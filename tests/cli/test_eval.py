@@ -149,7 +149,9 @@ def test_a_row_has_the_models_flops_and_the_tables_of_a_report_keep_them_and_the
     assert f"{row['flops']:.3g}" in table and "it judged 100% of them" in table
     assert not terminal("report", tmp_path)[0]
     assert "the judge m accepts" in (tmp_path / "report.html").read_text()
-    (same,) = mem1.evaluate(mem1.AtlasTasks(worlds=1), "shipped", name="shipped", objectives=(1,), tasks=3)
+    (same,) = mem1.evaluate(mem1.AtlasTasks(worlds=1), "shipped", name="shipped", objectives=1, tasks=3)
+    with pytest.raises(mem1.UserError, match="objectives = '1,2': give numbers"):
+        mem1.evaluate("atlas-quick", "shipped", objectives="1,2")  # type: ignore[arg-type]
     assert timeless([json.loads(json.dumps(same.as_dict()))]) == timeless([{**row, "judge": None}])
 
 

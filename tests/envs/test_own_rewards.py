@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -16,9 +17,10 @@ import torch
 from worlds import SAMPLING, replay, rollout, task
 
 from mem1.endpoint.runs import read
+from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
-from mem1.records import Ended, Trajectory, trajectory_to_json
+from mem1.records import Ended, Question, Trajectory, trajectory_to_json
 from mem1.scoring import measurement, number
 
 ANSWER = "<IS> done </IS> <answer> Q1 city </answer>"
@@ -96,3 +98,34 @@ def test_a_metric_that_is_no_number_is_named_too(value: Any):
         attempted(Rewarding(metric=value))
     found = read(Outcome(1.0, {"right": value})).failed
     assert found is not None and "a metric 'right' that is" in found[1]
+
+
+def only_task(task: Any) -> float:
+    return 1.0
+
+
+class Alone:
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"reward": f"{__name__}:only_task"},
+            r"only_task' is called with \(task, trajectory\), which it does not take",
+        ),
+        ({"environment": f"{__name__}:Alone"}, r"Alone' is called with \(environment\), which it does not take"),
+    ],
+)
+def test_what_cannot_be_called_as_it_will_be_is_named(keys: dict[str, str], message: str, monkeypatch: Any):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    config = AtlasTasks(worlds=1, **keys)
+    with pytest.raises(UserError, match=message):
+        _ = config.reward_function
+        config.wrap_environment(Rewarding())
+
+
+def test_a_question_of_answers_in_a_list_is_that_of_a_tuple():
+    assert Question(id="q", text="Who?", answers=["a"]) == Question(id="q", text="Who?", answers=("a",))  # type: ignore

@@ -82,7 +82,6 @@ def test_quickstart_trains_by_reinforcement_on_two_objectives_only(changes: tupl
         (["rl.algorithm={name='channels', channels=[{name='objectives'}]}", "rl.kl.where=reward"], 'add "outcome"'),
         (["rl.algorithm={name='rejection', threshold=0.5}", "rl.kl.where=reward"], "takes neither"),
         (["rl.algorithm={name='ppo', critic_warmup=9}", "rl.curriculum=[{steps=9}]"], "in all 9 steps"),
-        (["evaluation.every=10", "rl.curriculum=[{steps=9}]"], "never comes in 9 steps"),
         (["rl.kl={coefficient=0, target=0.1}"], "stays 0 whatever the target"),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -92,6 +93,16 @@ class TestFolders:
         assert terminal("export", run, tmp_path / "out")[0] == 0
         (tmp_path / "out" / "README.md").write_text("mine")
         load_policy(tmp_path / "out")
+
+    def test_a_full_disk_leaves_nothing_behind(self, run: Path, tmp_path: Path, terminal: Terminal, monkeypatch):
+        def full(source: Path, target: Path, **_: Any) -> None:
+            target.mkdir()
+            (target / "config.json").write_text("{}")
+            raise shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'"), ("c", "d", "[Errno 28] ...")])
+
+        monkeypatch.setattr("mem1.training.runs.export.shutil.copytree", full)
+        assert "no space left on the disk while writing" in terminal.error("export", run / "policy", tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
 
     def test_what_is_no_policy_and_what_is_in_the_way_is_said(self, run: Path, tmp_path: Path, terminal: Terminal):
         assert "neither a run nor a checkpoint nor a policy" in terminal.error("export", tmp_path, tmp_path / "out")

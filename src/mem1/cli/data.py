@@ -120,7 +120,7 @@ def _note_unscored(tasks: list[Task], out: Path) -> None:
 
 
 def _write_folder(recipe: Recipe, out: Path, *, as_json: bool) -> None:
-    from mem1.cli.progress import bars, stderr
+    from mem1.cli.progress import bars, say, stderr
 
     with bars(stderr()) as progress:
         shown: dict[str, Any] = {}
@@ -134,4 +134,10 @@ def _write_folder(recipe: Recipe, out: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"out": str(out), **known}))
     else:
-        print(printable(f"Written to {out}; {out}/README.md has numbers and samples"))
+        parts = {name: count for name, count in dict(known.get("parts", {})).items()}
+        counted = ", ".join(f"{count:,} for {name}" for name, count in parts.items())
+        print(
+            printable(f"Written to {out}{f': {counted}' if counted else ''}; {out}/README.md has numbers and samples")
+        )
+        if empty := [name for name, count in parts.items() if not count]:
+            say(f"no question for {' and '.join(empty)}: give more text, or another share by tasks.making", "warning")

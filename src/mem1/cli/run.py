@@ -100,7 +100,7 @@ def shown(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
-@with_recipe()
+@with_recipe("model", "base_url", "tokenizer", "questions", "corpus", "objectives", "seed")
 def command(
     invocation: typer.Context,
     chosen: Chosen,
@@ -196,6 +196,8 @@ def _with_a_demonstration(chosen: Chosen) -> Chosen:
 
 def _size(chosen: Chosen, evaluated: Sequence[int]) -> int:
     """The number of questions that is asked for, else the largest that is evaluated and can be followed."""
+    if chosen.sets("evaluation.objectives") and len(evaluated) > 1:
+        raise UserError("mem1 run works on one task: give one number by --objectives")
     if chosen.recipe is None or chosen.sets("evaluation.objectives"):
         return evaluated[0]
     return max((size for size in evaluated if size <= _FOLLOWED), default=evaluated[0])

@@ -29,7 +29,7 @@ _TASKS = 8
 """Tasks attempted if neither --limit nor the key is given."""
 
 
-@with_recipe()
+@with_recipe("model", "questions", "corpus", "objectives", "limit", "seed")
 def command(
     invocation: typer.Context,
     chosen: Chosen,
@@ -73,6 +73,8 @@ def command(
     stderr().print(str(computed), markup=False, soft_wrap=True)
     asked = recipe.evaluation
     temperature = (asked.temperature or 1.0) if recipe.rl is None else recipe.rl.temperature
+    if chosen.sets("evaluation.objectives") and len(asked.objectives) > 1:
+        raise UserError("mem1 verify checks tasks of one size: give one number by --objectives")
     size = asked.objectives[0] if chosen.sets("evaluation.objectives") else _first_size(recipe)
     count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
     drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
@@ -187,8 +189,9 @@ def _show(
     untested = [check.name for check in checks if check.verdict == "not tested"]
     if untested:
         console.print(
-            "Not tested is not passed: there was nothing to compare, such as no second turn or no second attempt. Give "
-            "--attempts 2 or more, and a budget with room for the tags; an agent must call the model twice."
+            "Not tested is not passed: there was nothing to compare, such as no second turn or no second attempt, or "
+            "too few of them. Give --attempts 2 or more, more tasks by --limit or larger ones by --objectives, and a "
+            "budget with room for the tags; an agent must call the model twice."
         )
     console.print(_in_words([check.name for check in checks if check.failed], untested), soft_wrap=True)
 

@@ -58,7 +58,9 @@ def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
     """
     name, equals, text = override.partition("=")
     if not equals:
-        raise UserError(f"command line: {override!r} is not an override; write key=value, such as train.steps=40")
+        raise UserError(
+            f"command line: {override!r} is not an override; write key=value, such as rl.learning_rate=1e-4"
+        )
     keys = _key_parts(name.strip(), override)
     section: Any = data
     for depth, key in enumerate(keys):

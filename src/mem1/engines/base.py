@@ -35,6 +35,10 @@ class Completion:
     weights_versions: tuple[VersionRun, ...] = ()
     """Versions of the weights that sampled its tokens, as reported by a server; empty: not reported."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", tuple(self.token_ids))
+        object.__setattr__(self, "logprobs", tuple(self.logprobs))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:

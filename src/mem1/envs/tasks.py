@@ -26,7 +26,7 @@ from mem1.envs.base import Environment, TaskSource
 from mem1.errors import UserError
 from mem1.protocol import Tags
 from mem1.records import Metric, Passage, Task, Trajectory
-from mem1.registry import register
+from mem1.registry import check_arguments, register
 from mem1.scoring import SQUAD
 from mem1.tasks.compose import Split
 from mem1.tasks.gold_expert import GoldExpert
@@ -113,7 +113,11 @@ class TasksConfig(Config):
     @property
     def reward_function(self) -> Reward | None:
         """The function that replaces the environment's reward; None: the environment's own."""
-        return None if self.reward in ("", *self.rewards) else register.reward.get(self.reward)
+        if self.reward in ("", *self.rewards):
+            return None
+        function = register.reward.get(self.reward)
+        check_arguments(f"tasks.reward = {self.reward!r}", function, "task", "trajectory")
+        return function
 
     def source(self, split: Split, tags: Tags) -> TaskSource:
         """The tasks of one half; no question of the other half occurs in it."""
@@ -131,7 +135,11 @@ class TasksConfig(Config):
 
     def wrap_environment(self, environment: Environment) -> Environment:
         """The environment that attempts use."""
-        return environment if self.environment is None else register.environment.get(self.environment)(environment)
+        if self.environment is None:
+            return environment
+        wrapped = register.environment.get(self.environment)
+        check_arguments(f"tasks.environment = {self.environment!r}", wrapped, "environment")
+        return wrapped(environment)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
         """The scripted policy of supervised demonstrations: text of a context -> completion. See also `Excerpts`."""

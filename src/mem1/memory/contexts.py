@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from mem1.errors import UserError
 from mem1.memory.notes import note_spans
 from mem1.memory.selection import Kept, MemoryPolicy, Selection
 from mem1.protocol import NOTE, SUMMARY
@@ -40,6 +41,8 @@ def next_context(policy: MemoryPolicy, prompt_ids: Sequence[int], turns: Sequenc
     with its opening tag, which was prefilled at the end of the context that requested it, and counts as a state.
     """
     selection: Selection[Turn] = policy.select(turns) if turns else Selection(kept=())
+    if not isinstance(selection, Selection):
+        raise UserError(f"{type(policy).__name__}.select returned a {type(selection).__name__}; it returns a Selection")
     numbers = {id(turn): number for number, turn in enumerate(turns, start=1)}
     ids = list(prompt_ids)
     start = len(ids)  # of the newest kept turn

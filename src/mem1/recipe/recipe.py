@@ -108,11 +108,6 @@ class Recipe(Config):
             raise ValueError(
                 f"evaluation.every = {self.evaluation.every} validates during [rl]; add that section, or leave it out"
             )
-        if self.rl is not None and self.evaluation.every > self.rl.steps:
-            raise ValueError(
-                f"evaluation.every = {self.evaluation.every} never comes in {self.rl.steps} steps of [rl]; lower it, "
-                "or set it to 0"
-            )
         return self
 
     @model_validator(mode="after")

@@ -168,6 +168,11 @@ def make_stages(
         stages.append(lambda: SftStage(policy, sft, shown, config.seed, workers, placement))
     if rl is not None:
         validation = Validation.of(config, rollout, tags, policy.codec)
+        if config.evaluation.every > rl.steps:
+            log.warning(
+                "evaluation.every = %d never comes in %d steps of [rl]: nothing is validated, and there is no %s",
+                config.evaluation.every, rl.steps, BEST,
+            )  # fmt: skip
         stages.append(lambda: RlStage(policy, rl, rollout, source, config.seed, workers, placement, sync, validation))
     return stages
 

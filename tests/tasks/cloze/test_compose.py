@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,7 @@ def test_the_command_writes_the_same_folder_twice(terminal: Terminal, tmp_path: 
     assert open_retriever(tmp_path / "a").search(["anything"], 1) is not None
     code, out, _ = made(terminal, tmp_path, "a", "tasks.making.left=5")
     assert code == 0 and f"{tmp_path / 'a'}/README.md has numbers and samples" in out
+    assert re.search(r"a: [\d,]+ for train, [\d,]+ for development, [\d,]+ for test;", out)
     assert "left 5" in (tmp_path / "a" / "README.md").read_text()
 
 
@@ -345,3 +347,9 @@ def test_a_script_is_evaluated_on_clozes(terminal: Terminal, folder: Path):
     (row,) = json.loads(out)["rows"]
     assert (row["objectives"], row["tasks"]) == (2, 3)
     assert "required key tasks.corpus is missing" in terminal.error("eval", "tasks.kind=cloze", "--limit", "1")
+
+
+def test_parts_without_a_question_are_named(terminal: Terminal, tmp_path: Path):
+    write_passages(tmp_path / "c.jsonl", corpus(5))
+    code, out, err = made(terminal, tmp_path, "a", "tasks.making.test=0")
+    assert code == 0 and " 0 for test;" in out and "no question for" in err and "test: give more text" in err

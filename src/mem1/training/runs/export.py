@@ -12,12 +12,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mem1.durable import MANIFEST, explain_full_disk, read_manifest, seal
+from mem1.durable import MANIFEST, explain_full_disk, partial_of, read_manifest, seal
 from mem1.errors import UserError
 from mem1.evaluation.report.card import license_of, model_card
 from mem1.evaluation.report.run_folders import training_folder
 from mem1.hub import upload
-from mem1.lock import alone_in
 from mem1.policy.folders import POLICY, policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
 from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
@@ -76,9 +75,15 @@ class Source:
             export_checkpoint(self.path, out)
         else:
             full = explain_full_disk(f"{out}", "nothing else is lost", "free some space, or give another folder")
-            with full, alone_in(out):
-                shutil.copytree(self.path, out, ignore=shutil.ignore_patterns(*_NOT_COPIED), dirs_exist_ok=True)
-                seal(out, kind=POLICY, format=1)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            partial = partial_of(out)
+            try:
+                with full:
+                    shutil.copytree(self.path, partial, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+                    seal(partial, kind=POLICY, format=1)
+                    partial.rename(out)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         (out / "README.md").write_text(card, encoding="utf-8")  # after the manifest: everybody may change it
 
     def write_gguf(self, out: Path, *, kind: GgufType) -> None:
