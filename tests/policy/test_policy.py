@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,3 +166,10 @@ def test_a_policy_without_a_tokenizer_or_with_another_ones_is_refused(folder: Pa
     large.save(str(folder / "tokenizer.json"))
     with pytest.raises(UserError, match="the tokenizer has 900 tokens but the model only 536"):
         load_policy(folder)
+
+
+def test_no_bars_of_other_libraries_run_through_the_output_of_a_program(tmp_path: Path):
+    program = f"import mem1; from pathlib import Path; mem1.load_policy('shipped').save(Path({str(tmp_path)!r}))"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -73,9 +73,9 @@ def command(
     stderr().print(str(computed), markup=False, soft_wrap=True)
     asked = recipe.evaluation
     temperature = (asked.temperature or 1.0) if recipe.rl is None else recipe.rl.temperature
-    if chosen.sets("evaluation.objectives") and len(asked.objectives) > 1:
+    size, *others = asked.objectives if chosen.sets("evaluation.objectives") else (_first_size(recipe),)
+    if others:
         raise UserError("mem1 verify checks tasks of one size: give one number by --objectives")
-    size = asked.objectives[0] if chosen.sets("evaluation.objectives") else _first_size(recipe)
     count = asked.tasks if chosen.sets("evaluation.tasks") else _TASKS
     drawn = [t for t in source.tasks(objectives=size, count=count, seed=asked.seed) for _ in range(attempts)]
     check_words(policy.codec, drawn[::attempts], tags, whose=recipe.model.name, results=recipe.tasks.results)

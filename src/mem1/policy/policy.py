@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils import logging as transformers_logging
 
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
 from mem1.durable import MANIFEST, read_manifest, seal, write_file
@@ -66,7 +68,8 @@ class Policy:
 
         weights     of the plain model, where the model has others, as with adapters; None: the model's own
         """
-        self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        with _without_bars():
+            self.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
         self.codec.tokenizer.save(str(Path(folder) / "tokenizer.json"))
         write_tokenizer_files(Path(folder), self.files)
         if self.speaks is not None:
@@ -215,6 +218,18 @@ def _new_policy(config: Recipe, new: TinyModel, tags: Tags) -> Policy:
     return Policy(new_model(new, vocab_size=codec.vocab_size, seed=config.seed, kinds=kinds), codec)
 
 
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """transformers draws one for every model that it reads or writes."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
 def load_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a transformers model, without its weights. Raises UserError where it cannot be read."""
     if not (Path(folder) / "config.json").is_file():
@@ -247,15 +262,16 @@ def load_model(
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has no *.safetensors file; mem1 loads weights from safetensors only")
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # a pair, because of output_loading_info
-            folder,
-            config=config,
-            dtype=dtype(config.dtype if isinstance(config.dtype, torch.dtype) else None),
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with _without_bars():
+            model, found = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]  # because of output_loading_info
+                folder,
+                config=config,
+                dtype=dtype(config.dtype if isinstance(config.dtype, torch.dtype) else None),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     except (ValueError, OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load the model in {folder}: {code_in(folder) or error}") from error
     if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
