@@ -381,7 +381,8 @@ def test_a_run_is_not_resumed_under_another_configuration(config: Recipe, tmp_pa
     run(config, tmp_path / "run", on_step=stop_at(3))
     with pytest.raises(UserError, match=r"seed: 0 in the folder, 1 now"):
         run(config.model_copy(update={"seed": 1}), tmp_path / "run")
-    evaluation = config.model_copy(update={"evaluation": Evaluation(objectives=(2,)), "checkpoint_every": 50})
+    changes = {"evaluation": Evaluation(objectives=(2,)), "checkpoint_every": 50, "workers": 3 - config.workers}
+    evaluation = config.model_copy(update=changes)
     run(evaluation, tmp_path / "run", on_step=stop_at(1))
     assert len(metrics(tmp_path / "run")) == 4
 

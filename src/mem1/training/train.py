@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 NOT_FINGERPRINTED = (
     "evaluation",
     "trajectories",
+    "workers",
     "checkpoint_every",
     "checkpoint_minutes",
     "model.device",
