@@ -1305,7 +1305,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self._closed or not len(self._unread), timeout_s)", "not len(self._unread), timeout_s)"),
         ("if _BEGINS.match(rest) else rest", "if False else rest"),
         ("except Exception:  # one that cannot say itself", "except KeyError:"),
-        ('return _BEGINS_LATER.sub(" ", text)', "return text"),
+        ('return _BEGINS_LATER.sub(" ", _LINE_ENDS', 'return (lambda _, text: text)(" ", _LINE_ENDS'),
         ("self._failed.pop(page.key, None)", "pass"),
         ("if times >= _GIVEN_UP:", "if times >= 1:"),
         ("written = again if isinstance(again, Page) else written", "pass"),

@@ -16,7 +16,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pydantic
@@ -131,26 +131,39 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("quickstart", cls=Command)(train.quickstart)
-app.command("real", cls=Command)(real.command)
-app.command("train", cls=Command)(train.command)
-app.command("export", cls=Command)(export.export)
-app.command("push", cls=Command)(export.push)
-app.command("plan", cls=Command)(plan.command)
-app.command("eval", cls=Command)(eval_command.command)
-app.command("index", cls=Command)(index.command)
-app.command("run", cls=Command)(run.command)
-app.command("report", cls=Command)(report.command)
-app.command("data", cls=Command)(data.command)
-app.command("probe", cls=Command)(probe.command)
-app.command("verify", cls=Command)(verify.command)
-app.command("serve-retriever", cls=Command)(serve.retriever)
-app.command("serve-recall", cls=Command)(serve.recall)
-app.command("serve-policy", cls=Command)(serve.policy)
-app.command("serve-writer", cls=Command)(serve.writer)
-app.command("proxy", cls=Command)(proxy.command)
-app.add_typer(bench.app)
-app.add_typer(webshop.app)
+_PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Start here": {"quickstart": train.quickstart, "real": real.command},
+    "Train": {
+        "train": train.command,
+        "verify": verify.command,
+        "plan": plan.command,
+        "serve-policy": serve.policy,
+        "export": export.export,
+        "push": export.push,
+    },
+    "Measure": {
+        "eval": eval_command.command,
+        "run": run.command,
+        "report": report.command,
+        "probe": probe.command,
+    },
+    "Memory for agents elsewhere": {
+        "proxy": proxy.command,
+        "serve-writer": serve.writer,
+        "serve-recall": serve.recall,
+    },
+    "Data and search": {
+        "data": data.command,
+        "index": index.command,
+        "serve-retriever": serve.retriever,
+    },
+}
+"""Commands as the help groups them."""
+for _panel, _commands in _PANELS.items():
+    for _name, _function in _commands.items():
+        app.command(_name, cls=Command, rich_help_panel=_panel)(_function)
+app.add_typer(bench.app, rich_help_panel="Measure")
+app.add_typer(webshop.app, rich_help_panel="Data and search")
 
 
 def _version(wanted: bool) -> None:
