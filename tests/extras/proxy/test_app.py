@@ -189,9 +189,12 @@ def test_a_state_that_is_cut_beyond_its_bound_is_a_state_since_its_end_would_go_
             assert (json.loads(at.last) == body(path, 3)) is not folds
 
 
-@pytest.mark.parametrize("status", [400, 500])
-def test_a_state_is_asked_for_behind_a_pause_where_a_template_refuses_the_user_behind_a_result(status: int):
-    refused = Said([b'{"error": {"message": "Jinja Exception: Conversation roles must alternate"}}'], status)
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(400, b"roles must alternate"), (500, b"roles must alternate"), (400, b"this order will not do")],
+)
+def test_a_state_is_asked_for_behind_a_pause_where_a_template_refuses_the_user_behind_a_result(status: int, why: bytes):
+    refused = Said([b'{"error": {"message": "Jinja Exception: Conversation ' + why + b'"}}'], status)
 
     def behave(path: str, given: Any) -> Said | None:
         if not is_request_for_state(given):

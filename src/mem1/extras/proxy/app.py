@@ -272,7 +272,10 @@ class Proxy:
     async def _refusal(self, response: httpx.Response) -> tuple[httpx.Response, bytes | None]:
         """(the answer, what it says against the prompt); None: nothing. llama.cpp refuses an order of roles by 500."""
         if response.status_code in _REFUSED:
-            return await self._upstream.read(response)
+            try:
+                return await self._upstream.read(response)
+            except httpx.HTTPError:
+                return response, b""
         if response.status_code < 500:
             return response, None
         response, said = await self._upstream.read(response)

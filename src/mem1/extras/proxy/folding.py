@@ -31,6 +31,7 @@ from mem1.memory import Fold
 from mem1.messages import Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.digests import hashed
+from mem1.messages.folding import PAUSE
 from mem1.messages.private import append_private
 from mem1.messages.sessions import Latest, keys_of
 from mem1.messages.transcript import Message
@@ -188,8 +189,9 @@ class Folding:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
         if call.failed is not None:
             raise call.failed
-        if not await asyncio.to_thread(_shorter, asked[:-1], call.body["messages"]):
-            asked = [*call.body["messages"], asked[-1]]  # as it was sent so far: the provider has it in its cache
+        request = asked[-2:] if asked[-2:-1] == [{"role": "assistant", "content": PAUSE}] else asked[-1:]
+        if not await asyncio.to_thread(_shorter, asked[: -len(request)], call.body["messages"]):
+            asked = [*call.body["messages"], *request]  # as it was sent so far: the provider has it in its cache
         body = await asyncio.to_thread(
             lambda: encoded(call.api.state_body(call.body, self._ruled(call, asked), state_tokens))
         )
