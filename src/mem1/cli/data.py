@@ -134,7 +134,7 @@ def _write_folder(recipe: Recipe, out: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"out": str(out), **known}))
     else:
-        parts = {name: count for name, count in dict(known.get("parts", {})).items()}
+        parts = known.get("parts", {})
         counted = ", ".join(f"{count:,} for {name}" for name, count in parts.items())
         print(
             printable(f"Written to {out}{f': {counted}' if counted else ''}; {out}/README.md has numbers and samples")

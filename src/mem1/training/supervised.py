@@ -219,8 +219,8 @@ def _pieces(trajectory: Trajectory) -> Iterator[Trajectory]:
 
 
 def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: Tags) -> list[Trajectory]:
-    """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget
-    cuts them all, or the expert does not write what the memory asks for."""
+    """Trajectories of the scripted expert, scored like any others. Raises UserError where the budget cuts
+    them all, or the expert does not write what the memory asks for."""
     assert config.sft is not None
     tasks = [
         task

@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from pydantic_core import from_json
 
-from mem1.agent.roles import rule_in
 from mem1.extras.proxy.apis import Api, api_of
-from mem1.extras.proxy.folding import SHOWN, Call, Counts, Folding, without_keys
+from mem1.extras.proxy.folding import Call, Counts, Folding, rule_of, without_keys
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Headers, Upstream, passed_back, passed_on
 from mem1.messages import Bounds, Event, Memory
@@ -279,7 +278,7 @@ class Proxy:
         if response.status_code < 500:
             return response, None
         response, said = await self._upstream.read(response)
-        return response, said if rule_in(said[:SHOWN].decode("utf-8", "replace")) is not None else None
+        return response, None if rule_of(said) is None else said
 
     def _was_refused(self, call: Call) -> bool:
         return bool(self._refused) and any(self._refused.get(name) for name in call.names)

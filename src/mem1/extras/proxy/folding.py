@@ -40,7 +40,7 @@ from mem1.protocol import NOTE
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM = ("system", "developer")
-SHOWN = 2_000
+_SHOWN = 2_000
 """Bytes of a provider's error that are looked at."""
 _TEMPLATES = 1_000
 
@@ -133,8 +133,7 @@ class Folding:
     def learn(self, call: Call, said: bytes) -> bool:
         """Whether a refusal asks for another order of roles than has been sent; it is kept for this model from now
         on."""
-        text = said[:SHOWN].decode("utf-8", "replace")
-        rule, known = rule_in(text) if call.api.form == "chat" else None, self._rules.get(call.template, ())
+        rule, known = rule_of(said) if call.api.form == "chat" else None, self._rules.get(call.template, ())
         if rule is None or rule in known:
             return False
         self._rules[call.template] = (*known, rule)
@@ -252,9 +251,14 @@ def encoded(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body, allow_nan=False).encode()
 
 
+def rule_of(answer: bytes) -> Rule | None:
+    """What a provider's error asks of the order of roles; None: nothing about it."""
+    return rule_in(answer[:_SHOWN].decode("utf-8", "replace"))
+
+
 def without_keys(answer: bytes, headers: Headers) -> str:
     """Beginning of what a provider said, on one line, without the client's keys."""
-    said = answer[:SHOWN].decode("utf-8", "replace")
+    said = answer[:_SHOWN].decode("utf-8", "replace")
     for name, value in headers:
         if is_secret(name):
             said = redact(said, value.decode("latin-1").rpartition(" ")[2])

@@ -98,7 +98,7 @@ class Upstream:
                     raise httpx.DecodingError(f"an error is larger than {_LARGEST_STATE:,} bytes")
         finally:
             await response.aclose()
-        again = httpx.Response(response.status_code, headers=response.headers.raw, stream=_Once(raw))
+        again = httpx.Response(response.status_code, headers=response.headers.raw, content=_once(raw))
         try:
             return again, httpx.Response(response.status_code, headers=response.headers.raw, content=raw).content
         except httpx.DecodingError:
@@ -142,14 +142,6 @@ def _proxy_to(url: str) -> str | None:
 
 def _length(content: bytes) -> tuple[bytes, bytes]:
     return b"content-length", str(len(content)).encode()
-
-
-class _Once(httpx.AsyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
 
 
 async def _once(content: bytes) -> AsyncIterator[bytes]:

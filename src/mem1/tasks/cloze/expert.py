@@ -65,11 +65,11 @@ class ClozeExpert:
         for tag in (self.tags.state, self.tags.action_tags[ANSWER], SUMMARY):
             prompt = prompt.split(f"<{tag}>")[0]
         asked = {int(number): window for number, window in _QUESTION.findall(prompt.strip())}
-        summary = next(iter([*blocks(context, SUMMARY)][::-1]), None)
+        *_, summary = (None, *blocks(context, SUMMARY))
         queries = [*blocks(context[summary.stop if summary else 0 :], self.tags.action_tags[SEARCH])]
-        if not queries and summary is None:
-            return self._written("", {}, None, "Q1", f"Q1 {asked[1]}", context)
-        if not queries and summary is not None:
+        if not queries:
+            if summary is None:
+                return self._written("", {}, None, "Q1", f"Q1 {asked[1]}", context)
             order = summary.content.rpartition(";")[2].rpartition("|")[2].strip()
             following = order.rpartition(THEN)[2]
             query = f"{following} {asked[int(following[1:])]}" if following != DONE else None
