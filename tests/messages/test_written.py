@@ -71,6 +71,11 @@ def test_what_json_times_versions_and_units_join_is_found(line: str, text: str):
     assert kept_of(f"1. {line}", about(text)) == kept_of(f"- {line}", about(text)) == line
 
 
+@pytest.mark.parametrize(("line", "text"), [("uses bm25", "jax no longer starts bm25s"), ("at 1.5", "in x1.5s")])
+def test_a_name_that_ends_like_a_unit_is_whole(line: str, text: str):
+    assert kept_of(line, about(text)) in ("", f"{line}s"), "dropped or repaired"
+
+
 def test_backticks_of_a_note_are_its_own():
     assert kept_of("run `make test` now", about("run `make test` now")) == "run `make test` now"
     assert kept_of("run ```make test``` now", about("run make test now")) == "run `make test` now"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from mem1.cli.options import (
     DeviceOption,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _DEFAULT = ("recency", "without-results", "head-tail", "index", "textrank", "archive")
 _KINDS = ("atlas", "office")
 _SHARE, _CYCLES = 0.1, 20
+_SHOWN = 8
+"""Words of a memory that are shown as invented."""
 _WORKERS = 2
 """Processes on a CPU that read."""
 
@@ -235,4 +238,12 @@ def _tables(rows: Sequence[dict[str, Any]], by_kind: dict[str, list[dict[str, An
     tables = [printed(*narrow_columns(rows), caption=caption)]
     if len(by_kind) > 1:
         tables.append(printed(*kind_columns(by_kind), caption="Recall by kind of transcript."))
+    new: dict[str, dict[str, None]] = {}
+    for row in rows:
+        new.setdefault(row["memory"], {}).update(dict.fromkeys(row["invented_words"]))
+    tables += [
+        escape(f"Invented by {name}: {', '.join(list(found)[:_SHOWN])}{', ...' if len(found) > _SHOWN else ''}")
+        for name, found in new.items()
+        if found
+    ]
     return tables

@@ -34,7 +34,9 @@ _LONGEST = 400
 _SEEN, _FAR = 2_000, 1_000
 """Characters of a line that a writer sees again, and notes that are looked at for those that stand."""
 _ESCAPED = re.compile(r"\\([nrt\"\\/])")
-_JOINED = re.compile(r"(?<=\d)T(?=\d\d:\d\d)|\b[vV](?=\d)|(?<=\d)(?=(?:[kKMGT]i?B|ms|s|min|h|kg|km|m|EUR|USD)\b)")
+_JOINED = re.compile(
+    r"(?<=\d)T(?=\d\d:\d\d)|\b[vV](?=\d)|(?<![\w.,])(\d[\d.,]*)(?=(?:[kKMGT]i?B|ms|s|min|h|kg|km|m|EUR|USD)\b)"
+)
 _MARKER = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TICKS = re.compile("`{2,}")
 _UNNAMED = (
@@ -67,7 +69,8 @@ def about(text: str) -> Source:
     """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
     tag back; and once more with words apart that JSON, times, versions and units join."""
     harmless = strip_brackets(text, ())
-    apart = _JOINED.sub(" ", _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless))
+    unescaped = _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless)
+    apart = _JOINED.sub(lambda joined: f"{joined[1] or ''} ", unescaped)
     return Source(harmless if apart == harmless else f"{harmless}\n{apart}")
 
 

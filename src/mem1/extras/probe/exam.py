@@ -66,7 +66,7 @@ class Taken:
     """Of the facts that stand behind a handle alone."""
     stale: float | None
     """Of the facts that overtake others, those for which only an earlier value is there; None: there are none."""
-    invented: int
+    invented: tuple[str, ...]
     """Exact words that stand nowhere in the transcript."""
     exact: int
     """Exact words that are kept."""
@@ -163,7 +163,7 @@ def examine(
         answered=_answered(facts, kept.text, reads),
         recoverable=_mean(one is Verdict.RECOVERABLE for one in found),
         stale=_mean(one is Verdict.STALE for one in changed) if changed else None,
-        invented=len(invented(text, transcript.source)),
+        invented=invented(text, transcript.source),
         exact=len(text.anchors),
         tokens=estimated(kept.text) / total,
         read=once.read if once else counting.read / total if counting else 0.0,
@@ -245,8 +245,9 @@ def _row(cell: Sequence[Taken], baseline: Sequence[Taken]) -> dict[str, Any]:
         ours, others = [one.recall for one in cell], [theirs[one.kind, one.number] for one in cell]
         found["ahead"] = fmean(ours) - fmean(others)
         found["ahead_low"], found["ahead_high"] = difference_interval([ours], [others])
-    for total in ("invented", "exact"):
-        found[total] = sum(getattr(one, total) for one in cell)
+    found["invented"] = sum(len(one.invented) for one in cell)
+    found["invented_words"] = list(dict.fromkeys(word for one in cell for word in one.invented))
+    found["exact"] = sum(one.exact for one in cell)
     for mean in ("tokens", "read", "written"):
         found[mean] = fmean(getattr(one, mean) for one in cell)
     return found

@@ -26,6 +26,7 @@ from mem1.jsonl import read_objects
 from mem1.messages import check
 from mem1.messages.exact import Source
 from mem1.messages.transcript import texts
+from mem1.messages.written import about
 from mem1.tasks.cloze.questions import BLANK
 
 FACTS = ("identifier", "path", "number", "date", "name", "decision", "rule", "correction", "negative")
@@ -89,8 +90,8 @@ class Transcript:
 
     @cached_property
     def source(self) -> Source:
-        """All that its pieces say."""
-        return Source("\n".join(piece.text for piece in self.pieces))
+        """All that its pieces say, as notes on it are checked."""
+        return about("\n".join(piece.text for piece in self.pieces))
 
     def as_dict(self) -> dict[str, Any]:
         """As a line of a file has it."""

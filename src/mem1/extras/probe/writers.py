@@ -18,8 +18,8 @@ from mem1.errors import UserError
 from mem1.extras.probe.compressors import Compressor, Kept
 from mem1.extras.probe.pieces import Piece, exchanges, newest
 from mem1.messages.bounds import estimated, oldest, tokens_of
-from mem1.messages.exact import Source, verified
 from mem1.messages.writing import parts_of
+from mem1.messages.written import about, kept_of
 from mem1.net.exchange import read_key
 
 Write = Callable[[list[Mapping[str, Any]]], str]
@@ -92,9 +92,9 @@ class NoteWriter:
         lines = kept.text.splitlines()
         for exchange_ in exchanges(pieces):
             for part in parts(exchange_, _CONTEXT // 2):
-                said, source = self._write([{"role": "user", "content": f"{_NOTE}\n\n{part}"}]), Source(part)
+                said, source = self._write([{"role": "user", "content": f"{_NOTE}\n\n{part}"}]), about(part)
                 notes = [line for line in said.splitlines() if line.strip(" .-").casefold() not in ("", "nothing")]
-                lines += [note for line in notes if (note := verified(line, source)) is not None]
+                lines += [note for line in notes if (note := kept_of(line, source))]
         return Kept(newest("\n".join(lines), tokens))
 
 

@@ -263,7 +263,7 @@ class ReadingEnvironment:
         found = [verdict(fact, text) for fact in excerpt.facts()]
         recall = tuple(float(one is Verdict.RETAINED) for one in found)
         stale = fmean(one is Verdict.STALE for one in found)
-        whole, source = Text("\n".join(said)), Source("\n".join(text for text, _ in excerpt.parts))
+        whole, source = Text("\n".join(said)), about("\n".join(text for text, _ in excerpt.parts))
         new = len(invented(whole, source)) / max(1, len(whole.anchors))
         written = sum(map(len, said)) / max(1, sum(len(text) for text, _ in excerpt.parts))
         metrics = {"em": recall, "stale": stale, "invented": new, "written": written}
