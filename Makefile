@@ -9,6 +9,7 @@
 # make test-verifiers                 environments of verifiers, examples of its repository among them, in build/verifiers
 # make test-servers                   the agent and the proxy before vLLM and llama.cpp with SmolLM2, in build/servers
 # make test-vllm                      training through a real vLLM on the CPU, in the environment of test-servers
+# make test-browser                   the pages in Chromium or Chrome, which must be installed
 # make docs                           build the documentation into build/site; a warning is an error
 # make dist                           build wheel and sdist into dist, check both, try the wheel in .venv-dist
 # make environment                    install at once what test, docs and dist install one after the other
@@ -47,7 +48,7 @@ export OMP_WAIT_POLICY := passive
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: environment quickstart real writer smollm2 test test-cpus test-versions test-verl test-agents test-verifiers test-servers test-vllm docs dist constraints check lint
+.PHONY: environment quickstart real writer smollm2 test test-cpus test-versions test-verl test-agents test-verifiers test-servers test-vllm test-browser docs dist constraints check lint
 .PHONY: format clean
 
 environment: $(VENV)/installed-all
@@ -95,6 +96,10 @@ test-servers: $(VENV)/installed-dev $(SERVERS)/llama-cpp/installed $(SERVERS)/vl
 
 test-vllm: $(VENV)/installed-dev $(SERVERS)/vllm/installed
 	MEM1_VLLM=$(SERVERS)/vllm/bin/python $(BIN)/python -m pytest -q tests/training/test_vllm.py $(ARGS)
+
+test-browser: $(VENV)/installed-dev
+	$(BIN)/python -m pip install -q $(PIP_ARGS) playwright
+	$(BIN)/python -m pytest -q -m browser $$(grep -rl --include=*.py pytest.mark.browser tests) $(ARGS)
 
 # agents of three frameworks that are trained through the endpoint
 test-frameworks: $(FRAMEWORKS)/installed

@@ -43,6 +43,6 @@ def test_a_foreign_page_neither_reads_passages_nor_pauses_a_policy(browser: Any)
         page.goto(retriever + "/health")
         assert "Oslo" in page.evaluate(ASK, [retriever + "/retrieve", "cors", "application/json"])
         page.goto(retriever + "/metrics")
-        assert 'outcome="answered"} 1\n' in page.inner_text("body"), "that of its own page alone"
+        assert 'outcome="answered"} 1.0\n' in page.inner_text("body"), "that of its own page alone"
         page.close()
     assert not sampler.paused
