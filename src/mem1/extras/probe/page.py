@@ -108,7 +108,7 @@ def _bars(by_kind: Mapping[str, Rows]) -> Figure:
     ]
     names = [plain(first[at]["memory"]) for at in chosen]
     data = [
-        {"type": "bar", "name": kind, "x": names, "y": [rows[at]["recall"] for at in chosen]}
-        for kind, rows in by_kind.items()
+        {**line_style(number), "type": "bar", "name": kind, "x": names, "y": [rows[at]["recall"] for at in chosen]}
+        for number, (kind, rows) in enumerate(by_kind.items())
     ]
     return {"title": "recall", "data": data, "layout": {"barmode": "group", "yaxis": SHARE_AXIS}}
