@@ -193,6 +193,8 @@ SHIPPED_FOLDERS = {
     SHIPPED_SHOP: "webshop-warm-start",
 }
 """Name of a policy that comes with the package -> its folder among the assets."""
+NAMED = (*SHIPPED_FOLDERS, SMOLLM2)
+"""Names that `policy_folder` takes."""
 
 
 def policy_folder(path: str | Path, *, weights: bool = False) -> Path:

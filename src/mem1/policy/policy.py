@@ -31,7 +31,7 @@ from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.hub import not_here
 from mem1.packing.attention import unlike_sampler
-from mem1.policy.folders import POLICY, SHIPPED, policy_folder
+from mem1.policy.folders import NAMED, POLICY, SHIPPED, policy_folder
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
@@ -237,8 +237,8 @@ def load_config(folder: Path) -> PreTrainedConfig:
             raise UserError(f"{folder} is the folder of a run; its policy is in {Path(folder) / 'policy'}")
         raise UserError(
             not_here(str(folder))
-            or f"{folder} is no model folder: config.json is missing; give the folder of a transformers model, or a "
-            "Hugging Face id (owner/name)"
+            or f"{folder} is no model folder: config.json is missing; give the folder of a transformers model, a "
+            f"Hugging Face id (owner/name), or one of {', '.join(NAMED)}"
         )
     try:
         # trust_remote_code=False: without it transformers would ask on the terminal whether to run the folder's code
