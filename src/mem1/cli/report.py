@@ -13,7 +13,8 @@ from mem1.errors import UserError, printable
 
 def command(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders of `mem1 quickstart`, `real`, `train` or `eval --out`.", show_default=False)
+        list[Path],
+        typer.Argument(help="Folders of `mem1 quickstart`, `real`, `train` or `eval --out`.", show_default=False),
     ],
     format: Annotated[str, typer.Option(help="html: a page; md, csv or latex: the table.")] = "html",
     out: Annotated[
@@ -41,7 +42,9 @@ def command(
         if format != "html":
             new_file(out)
     if missing := [run for run in runs if not run.is_dir()]:
-        raise UserError(f"no folder {missing[0]}; give that of a `mem1 quickstart`, `mem1 real`, `mem1 train` or `mem1 eval --out`")
+        raise UserError(
+            f"no folder {missing[0]}; give that of a `mem1 quickstart`, `mem1 real`, `mem1 train` or `mem1 eval --out`"
+        )
     from mem1.evaluation.report.run_folders import PAGE, read_runs, write_run_report
 
     if len(runs) == 1 and format == "html" and out is None:
