@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Any
@@ -13,7 +14,7 @@ from endpoints import CALL, END, chat_of, letters
 from worlds import task
 
 from mem1.endpoint.chat_api import ChatRequest
-from mem1.endpoint.recording import OVER, Bounds, Pending, Recording, Refused, key_of
+from mem1.endpoint.recording import OVER, Bounds, Claim, Pending, Recording, Refused, key_of
 from mem1.endpoint.rollout import _ending
 from mem1.endpoint.runs import Returned, _read_line
 from mem1.endpoint.sampling import Closed, JoinedCalls, Row
@@ -41,8 +42,15 @@ def recording(says: Callable[[str], str] | None = None, *, chat: ChatMessages = 
     return Recording(**{**given, **more})
 
 
-def ask(at: Recording, *messages: Any, **more: Any) -> Pending:
-    return at.call(ChatRequest(messages=list(messages), **more))
+def ask(at: Recording, *messages: Any, claim: Claim | None = None, **more: Any) -> Pending:
+    return at.call(ChatRequest(messages=list(messages), **more), claim or Claim())
+
+
+def hang_up(at: Recording, *messages: Any) -> None:
+    """A call whose client is gone when it is answered."""
+    claim = Claim()
+    ask(at, *messages, claim=claim)
+    at.give_up(claim)
 
 
 def say(at: Recording, *messages: Any, **more: Any) -> dict[str, Any]:
@@ -75,10 +83,12 @@ def test_a_place_that_nobody_took_is_given_to_the_next_call_and_no_other():
     seeds = [ask(fresh, user("same")).place.seed for _ in range(6)]
     assert len(set(seeds)) == 6
     at = recording()
-    first = [ask(at, user("same")) for _ in range(4)]
+    claims = [Claim() for _ in range(4)]
+    first = [ask(at, user("same"), claim=claim) for claim in claims]
     assert [pending.place.seed for pending in first] == seeds[:4]
-    at.drop(first[2])
-    at.drop(first[1])
+    for number in (2, 1, 1):
+        at.give_up(claims[number])
+    assert at._begun == 2
     at.accept(first[3])
     at.accept(first[0])
     again = [ask(at, user("same")) for _ in range(4)]
@@ -86,6 +96,35 @@ def test_a_place_that_nobody_took_is_given_to_the_next_call_and_no_other():
     for pending in again:
         at.accept(pending)
     assert sorted(turn.text for turn in at.end()) == sorted(f"{seed}{END}" for seed in seeds)
+
+
+def test_a_call_whose_client_is_gone_is_free_while_it_is_still_sampled():
+    begun, done = threading.Event(), threading.Event()
+
+    def sample(context: tuple[int, ...], most: int, seed: int) -> Completion:
+        if not begun.is_set():
+            begun.set()
+            assert done.wait(30)
+        return Completion(token_ids=letters(CHAT, f"{seed}{END}"), stopped=True)
+
+    seed = ask(recording(), user("same")).place.seed
+    at, claim = recording(sample=sample, bounds=Bounds(calls=1, completion=200, context=4000)), Claim()
+    slow = threading.Thread(target=lambda: ask(at, user("same"), claim=claim))
+    slow.start()
+    assert begun.wait(30)
+    at.give_up(claim)
+    again = ask(at, user("same"))
+    done.set()
+    slow.join()
+    assert again.place.seed == seed and at.accept(again) and at.trouble is None and len(at.end()) == 1
+
+
+def test_a_call_whose_client_is_gone_before_it_is_looked_at_takes_up_nothing():
+    at, claim = recording(bounds=Bounds(calls=1, completion=200, context=4000)), Claim()
+    at.give_up(claim)
+    with pytest.raises(Refused, match="hung up"):
+        ask(at, user("same"), claim=claim)
+    assert say(at, user("same")) and at.trouble is None
 
 
 def test_a_call_whose_sampling_raised_is_drawn_like_the_first_when_it_comes_again():
@@ -123,7 +162,7 @@ def test_a_seed_is_of_the_run_the_task_the_attempt_the_context_and_its_repetitio
         (lambda at: ask(at, user("n"), n=2), Ended.AGENT_FAILED),
         (lambda at: ask(at, user("long " * 2000)), Ended.OUT_OF_TOKENS),
         (lambda at: ask(at, {"role": "user", "content": [{"type": "image_url"}]}), Ended.AGENT_FAILED),
-        (lambda at: at.drop(ask(at, user("gone"))), Ended.OUT_OF_TURNS),
+        (lambda at: hang_up(at, user("gone")), Ended.OUT_OF_TURNS),
     ],
     ids=["setting", "length", "image", "hang-up"],
 )

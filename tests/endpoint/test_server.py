@@ -280,8 +280,8 @@ def test_a_call_whose_client_is_gone_is_dropped_and_the_same_call_gets_the_same_
     with attempt(Slow(chat_of(), lambda seed, _: f"{seed}{END}")) as at:
         asyncio.run(leaves(str(at.client.base_url)))
         assert noticed.wait(60)
-        held.set()
         wait_for(lambda: at.recording._begun == 0)
+        held.set()
         again = at.say([ASK])
         turns = checked(at).turns
     with attempt(lambda seed, _: f"{seed}{END}") as at:

@@ -953,15 +953,12 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "            raise self._refused(Refused(why, Ended.OUT_OF_TURNS))",
             "            raise Refused(why, Ended.OUT_OF_TURNS)",
         ),
-        ("                self._begun -= 1\n                raise", "                raise"),
-        (
-            "discard(pending.place.times)\n            self._begun -= 1\n",
-            "discard(pending.place.times)\n",
-        ),
-        (
-            "            self._times[pending.place.context].discard(pending.place.times)\n            self._begun",
-            "            self._begun",
-        ),
+        ("            self._begun -= claim.counted\n", ""),
+        ("            if claim.given_up:\n                return\n", ""),
+        ("            claim.given_up = True\n", ""),
+        ("            if claim.place is not None:\n", "            if False:\n"),
+        ("            if claim.given_up:\n                raise", "            if False:\n                raise"),
+        ("            self.give_up(claim)\n            with self._lock:", "            with self._lock:"),
         ("            if self._begun >= self.bounds.calls:", "            if self._begun > self.bounds.calls:"),
         (
             "            if (why := request.refusal()) is not None:",
@@ -970,11 +967,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("next(times for times in count() if times not in taken)", "len(taken)"),
         ("next(times for times in count() if times not in taken)", "max(taken, default=-1) + 1"),
         ("next(times for times in count() if times not in taken)", "0"),
-        ("            taken.add(times)\n", ""),
-        (
-            "                self._times[context].discard(place.times)\n            raise",
-            "                pass\n            raise",
-        ),
+        ("                taken.add(times)\n", ""),
+        ("            self.give_up(claim)\n            raise\n", "            raise\n"),
         (
             "derived_seed(self.seed, self.task.id, self.number, digest, times)",
             "derived_seed(self.task.id, self.number, digest, times)",
@@ -1028,7 +1022,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if len(context) + room > self.bounds.context:", "if len(context) + room >= self.bounds.context:"),
         ("if len(context) + room > self.bounds.context:", "if len(context) > self.bounds.context:"),
         ("min(self.bounds.completion, request.most_tokens or self.bounds.completion)", "self.bounds.completion"),
-        ("self._sampled(asked, request, action=SUMMARY)", "self._sampled(asked, request)"),
+        ("self._sampled(asked, request, Claim(), action=SUMMARY)", "self._sampled(asked, request, Claim())"),
         ("            self.over = True\n            numbers", "            numbers"),
         (
             'return str(call.get("id")), str(function.get("name")), str(arguments)',

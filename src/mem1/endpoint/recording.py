@@ -9,7 +9,8 @@ folded contexts, those of sub-agents and parallel calls all become paths of one 
 
 What is sampled for a call depends on the weights, the seed, the task, the attempt, the context, and how often this
 context came before; not on the order in which parallel calls arrive. A completion is recorded when its reply is handed
-to the client: one whose client hung up before, or whose attempt was over, has influenced nothing and is dropped.
+to the client: one whose client hung up before, or whose attempt was over, has influenced nothing, counts for nothing
+and is dropped. The same call, made again, gets the same one.
 
     key_of({"role": "assistant", "content": [{"type": "text", "text": "Oslo"}]})    Key(content="Oslo", calls=())
     encoded(chat, [ask, Sampled((7, 8)), ask], [], [3])     ((1, 2, 7, 8, 4), ((3, "text", 2, 4),))
@@ -74,6 +75,16 @@ class Place(NamedTuple):
     """Digest of the messages."""
 
 
+@dataclass(eq=False)
+class Claim:
+    """What a call takes up while its client waits: one of the calls of its attempt, and its place."""
+
+    counted: bool = False
+    place: Place | None = None
+    given_up: bool = False
+    """Nobody waits any more, or there will be no sample."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pending:
     """A sample that has not been handed out."""
@@ -119,21 +130,24 @@ class Recording:
         """Number of a call -> what its tools returned, as text and as tokens."""
         self._begun = 0
 
-    def call(self, request: ChatRequest) -> Pending:
-        """Sample what the policy says next; to be accepted or dropped. Raises Refused."""
+    def call(self, request: ChatRequest, claim: Claim) -> Pending:
+        """Sample what the policy says next, to be accepted; `claim` is new. Raises Refused."""
         with self._lock:
             self._raise_if_over()
+            if claim.given_up:
+                raise Refused("the client has hung up", Ended.AGENT_FAILED)
             if (why := request.refusal()) is not None:
                 raise self._refused(Refused(why, Ended.AGENT_FAILED))
             if self._begun >= self.bounds.calls:
                 why = f"the attempt has made its {self.bounds.calls} calls (turn limit of the task, or agent.calls)"
                 raise self._refused(Refused(why, Ended.OUT_OF_TURNS))
             self._begun += 1
+            claim.counted = True
         try:
-            return self._sampled(self._remembered(request), request)
+            return self._sampled(self._remembered(request), request, claim)
         except Refused as refused:
+            self.give_up(claim)
             with self._lock:
-                self._begun -= 1
                 raise self._refused(refused) from None
         except Closed:
             raise Refused(OVER, Ended.AGENT_FAILED, 409) from None
@@ -149,11 +163,15 @@ class Recording:
             self._known.setdefault(pending.key, []).append(pending)
             return True
 
-    def drop(self, pending: Pending) -> None:
-        """Forget a sample whose client is gone: the same call will get the same one."""
+    def give_up(self, claim: Claim) -> None:
+        """Free what a call takes up, whose client is gone or which has no sample, as soon as that is known."""
         with self._lock:
-            self._times[pending.place.context].discard(pending.place.times)
-            self._begun -= 1
+            if claim.given_up:
+                return
+            claim.given_up = True
+            self._begun -= claim.counted
+            if claim.place is not None:
+                self._times[claim.place.context].discard(claim.place.times)
 
     def end(self) -> tuple[Turn, ...]:
         """All turns in the order of their calls; nothing is recorded any more."""
@@ -191,7 +209,7 @@ class Recording:
 
         def write(asked: Sequence[Message]) -> dict[str, Any]:
             try:
-                pending = self._sampled(asked, request, action=SUMMARY)
+                pending = self._sampled(asked, request, Claim(), action=SUMMARY)
             except Refused as refused:
                 if not refused.ended.scorable:  # the memory goes on without a state, which is the server's fault
                     self.fail(refused.ended, str(refused))
@@ -206,7 +224,9 @@ class Recording:
         except UserError as error:
             raise Refused(str(error), Ended.AGENT_FAILED) from error
 
-    def _sampled(self, messages: Sequence[Message], request: ChatRequest, action: str | None = None) -> Pending:
+    def _sampled(
+        self, messages: Sequence[Message], request: ChatRequest, claim: Claim, action: str | None = None
+    ) -> Pending:
         given, copied, before = self._with_samples(messages)
         try:
             context, origins = encoded(self.chat, given, request.offered, copied)
@@ -216,26 +236,28 @@ class Recording:
         if len(context) + room > self.bounds.context:
             why = f"a context of {len(context)} tokens leaves no room for {room} within {self.bounds.context}"
             raise Refused(why, Ended.OUT_OF_TOKENS)
-        place = self._place(context, before)
+        place = self._place(context, before, claim)
         try:
             completion = self.sample(context, room, place.seed)
         except BaseException:
-            with self._lock:
-                self._times[context].discard(place.times)
+            self.give_up(claim)
             raise
         if completion.failed is not None:
             raise Refused(completion.failed, Ended.ENGINE_FAILED, 503)
         pending = self._read(place, completion, request, action)
         return replace(pending, turn=replace(pending.turn, context_origins=origins))
 
-    def _place(self, context: tuple[int, ...], before: bytes) -> Place:
+    def _place(self, context: tuple[int, ...], before: bytes, claim: Claim) -> Place:
         digest = blake2b(repr(context).encode(), digest_size=16).hexdigest()
         with self._lock:
             taken = self._times.setdefault(context, set())
             times = next(times for times in count() if times not in taken)
-            taken.add(times)
             seed = derived_seed(self.seed, self.task.id, self.number, digest, times)
-            return Place(next(self._numbers), context, times, seed, before)
+            place = Place(next(self._numbers), context, times, seed, before)
+            if not claim.given_up:
+                taken.add(times)
+                claim.place = place
+            return place
 
     def _read(self, place: Place, completion: Completion, request: ChatRequest, action: str | None) -> Pending:
         ids, codec = completion.token_ids, self.chat.codec

@@ -18,14 +18,14 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from mem1.endpoint.chat_api import ChatRequest, models
-from mem1.endpoint.recording import OVER, Pending, Recording, Refused
+from mem1.endpoint.recording import OVER, Claim, Pending, Recording, Refused
 from mem1.endpoint.sampling import Closed
 from mem1.engines.chat_replies import events, failure
 from mem1.envs.base import Action, Observation
@@ -116,11 +116,11 @@ class Endpoint:
         return StreamingResponse(events(chunks), media_type="text/event-stream")
 
     async def _sample(self, request: Request, recording: Recording, wanted: ChatRequest) -> Pending:
-        work = self._pool.submit(recording.call, wanted)
+        claim = Claim()
         try:
-            return await unless_gone(request, work)
+            return await unless_gone(request, self._pool.submit(partial(recording.call, claim=claim), wanted))
         except ClientGone:
-            work.add_done_callback(lambda done: _drop(recording, done))
+            recording.give_up(claim)
             raise
 
     async def act(self, request: Request) -> Response:
@@ -163,11 +163,6 @@ class Endpoint:
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, largest=_LARGEST, instead="send shorter messages", room=self._bodies)
-
-
-def _drop(recording: Recording, done: Future[Pending]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        recording.drop(done.result())
 
 
 def _app(endpoint: Endpoint) -> Starlette:
