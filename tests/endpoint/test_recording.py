@@ -162,9 +162,11 @@ def test_a_seed_is_of_the_run_the_task_the_attempt_the_context_and_its_repetitio
         (lambda at: ask(at, user("n"), n=2), Ended.AGENT_FAILED),
         (lambda at: ask(at, user("long " * 2000)), Ended.OUT_OF_TOKENS),
         (lambda at: ask(at, {"role": "user", "content": [{"type": "image_url"}]}), Ended.AGENT_FAILED),
+        (lambda at: ask(at, user("n"), {"role": "assistant", "content": "x", "tool_calls": 5}), Ended.AGENT_FAILED),
+        (lambda at: ask(at, {"role": ["user"], "content": "x"}), Ended.AGENT_FAILED),
         (lambda at: hang_up(at, user("gone")), Ended.OUT_OF_TURNS),
     ],
-    ids=["setting", "length", "image", "hang-up"],
+    ids=["setting", "length", "image", "calls", "role", "hang-up"],
 )
 def test_a_call_that_is_refused_or_dropped_uses_up_none(refused: Callable[[Recording], Any], first: Ended):
     at = recording(bounds=Bounds(calls=3, completion=200, context=4000))

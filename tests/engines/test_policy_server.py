@@ -9,22 +9,23 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 import torch
 from policies import CHAT, assert_sampled_by, tiny
 from safetensors.torch import save_file
-from servers import app_in_a_thread
+from servers import CommandProcess, app_in_a_thread
 from transformers import PreTrainedModel
 from worlds import CODEC
 
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.engines.policy_sampler import BatchOptions, Row, Sampler, ScriptedSampler
 from mem1.engines.policy_server import make_app, serve
+from mem1.engines.stand_in import stand_in, stand_in_chat
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
 from mem1.protocol import PAPER
@@ -274,6 +275,55 @@ class TestWeights:
             sampler.resume()
             assert second.result(10)
 
+    def test_a_batch_that_nobody_waits_for_ends_and_one_with_others_goes_on(self):
+        sampler = Sampler(tiny(), CODEC)
+        rows, how = [Row((5, 9), 450, 1), Row((5, 9), 450, 2)], BatchOptions(1.0, ())
+        sampler.abandon(rows)  # nothing is under way
+        (whole, other) = sampler.complete(rows, how)
+        steps = iter(range(10_000))
+
+        def leave(token: Any, sampled: Any) -> bool:
+            if next(steps) == 40:
+                sampler.abandon(gone)
+            return False
+
+        engine = cast(LocalEngine, sampler._engine(()))
+        engine.stops = leave  # type: ignore[method-assign]
+        gone = rows[:1]
+        assert [each.token_ids for each in sampler.complete(rows, how)] == [whole.token_ids, other.token_ids]
+        steps, gone = iter(range(10_000)), rows
+        ended = sampler.complete(rows, how)
+        assert all(each.interrupted and 0 < len(each.token_ids) < 60 for each in ended)
+        assert not sampler.complete(rows[:1], how)[0].interrupted
+
+    def test_a_client_that_hangs_up_holds_nobody_up(self, served):
+        before, asked = served.sampler.abandon, threading.Event()
+
+        def abandon(rows: Any) -> None:
+            before(rows)
+            asked.set()
+
+        served.sampler.abandon = abandon
+        with pytest.raises(httpx.TimeoutException), httpx.Client(trust_env=False, timeout=0.3) as client:
+            body = {"prompt": [[5, 9]] * 250, "max_tokens": 500, "seed": 1}
+            client.post(f"{served.address}/v1/completions", json=body, headers=served.client.headers)
+        assert asked.wait(30) and served.complete()["finish_reason"] == "length"
+        del served.sampler.abandon
+
+    def test_a_script_takes_chat_messages_only(self):
+        chat = stand_in_chat()
+        with app_in_a_thread(make_app(ScriptedSampler(chat.codec, stand_in), chat=chat)) as address:
+            response = httpx.post(f"{address}/v1/completions", json={"prompt": "Q1"}, trust_env=False)
+            assert (response.status_code, "/v1/chat/completions" in response.json()["error"]["message"]) == (404, True)
+
+    def test_a_server_that_is_stopped_while_it_samples_ends_at_once_and_well(self):
+        server = CommandProcess("serve-policy", "shipped", "--port", "0")
+        with pytest.raises(httpx.TimeoutException):
+            body = {"prompt": "Q1 Duna", "max_tokens": 3_000, "seed": 1}
+            httpx.post(f"{server.address}/v1/completions", json=body, timeout=1, trust_env=False)
+        code, said = server.stop()
+        assert code == 0 and said.endswith("Stopped.\n") and "Traceback" not in said
+
     def test_without_a_folder_no_weights_are_taken(self):
         with app_in_a_thread(make_app(Sampler(tiny(), CODEC), chat=CHAT)) as address:
             served = Served(Path(), address, Sampler(tiny(), CODEC))
@@ -289,34 +339,34 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("body", "status", "why"),
         [
-            (b'{"prompt": [5', 422, "Invalid JSON"),
-            (b"\xff\xfe", 422, "Invalid JSON"),
-            (b"[" * 100_000, 422, "Invalid JSON"),
-            (b"[1]", 422, "valid dictionary|an object"),
-            (b"{}", 422, "prompt: Field required"),
-            ({"prompt": []}, 422, "at least one token"),
-            ({"prompt": ""}, 422, "at least one token"),
-            ({"prompt": [[5], []]}, 422, "at least one token"),
-            ({"prompt": [5, -1]}, 422, "prompt"),
-            ({"prompt": [5, True]}, 422, "prompt"),
-            ({"prompt": [5, 10**30]}, 422, "prompt|no token"),
-            ({"prompt": [5, 10**6]}, 422, "token 1000000 does not exist"),
-            ({"prompt": [5] * 511, "max_tokens": 2}, 422, "exceed the model's 512"),
-            ({"prompt": [5], "max_tokens": 0}, 422, "max_tokens"),
-            ({"prompt": [5], "max_tokens": 10**9}, 422, "exceed the model's 512"),
+            (b'{"prompt": [5', 400, "Invalid JSON"),
+            (b"\xff\xfe", 400, "Invalid JSON"),
+            (b"[" * 100_000, 400, "Invalid JSON"),
+            (b"[1]", 400, "valid dictionary|an object"),
+            (b"{}", 400, "prompt: Field required"),
+            ({"prompt": []}, 400, "at least one token"),
+            ({"prompt": ""}, 400, "at least one token"),
+            ({"prompt": [[5], []]}, 400, "at least one token"),
+            ({"prompt": [5, -1]}, 400, "prompt"),
+            ({"prompt": [5, True]}, 400, "prompt"),
+            ({"prompt": [5, 10**30]}, 400, "prompt|no token"),
+            ({"prompt": [5, 10**6]}, 400, "token 1000000 does not exist"),
+            ({"prompt": [5] * 511, "max_tokens": 2}, 400, "exceed the model's 512"),
+            ({"prompt": [5], "max_tokens": 0}, 400, "max_tokens"),
+            ({"prompt": [5], "max_tokens": 10**9}, 400, "exceed the model's 512"),
             ({"prompt": [[5]] * 1025}, 413, "at most 1,024"),
-            ({"prompt": [5], "temperature": -1}, 422, "temperature"),
-            (b'{"prompt": [5], "temperature": NaN}', 422, "temperature|Invalid JSON"),
-            ({"prompt": [5], "seed": 1 << 63}, 422, "seed"),
-            ({"prompt": [5], "stop": ["x"] * 17}, 422, "stop"),
-            ({"prompt": [5], "stop": [""]}, 422, "stop"),
-            ({"prompt": [5], "stop": "x" * 41}, 422, "stop"),
-            ({"prompt": [5], "top_p": 0.9}, 422, "top_p"),
-            ({"prompt": [5], "top_k": 40}, 422, "top_k"),
-            ({"prompt": [5], "n": 2}, 422, "n: "),
-            ({"prompt": [5], "stream": True}, 422, "stream"),
-            ({"prompt": [5], "repetition_penalty": 1.1}, 422, "repetition_penalty"),
-            ({"prompt": [5], "logit_bias": {}}, 422, "logit_bias: Extra inputs"),
+            ({"prompt": [5], "temperature": -1}, 400, "temperature"),
+            (b'{"prompt": [5], "temperature": NaN}', 400, "temperature|Invalid JSON"),
+            ({"prompt": [5], "seed": 1 << 63}, 400, "seed"),
+            ({"prompt": [5], "stop": ["x"] * 17}, 400, "stop"),
+            ({"prompt": [5], "stop": [""]}, 400, "stop"),
+            ({"prompt": [5], "stop": "x" * 41}, 400, "stop"),
+            ({"prompt": [5], "top_p": 0.9}, 400, "top_p"),
+            ({"prompt": [5], "top_k": 40}, 400, "top_k"),
+            ({"prompt": [5], "n": 2}, 400, "n: "),
+            ({"prompt": [5], "stream": True}, 400, "stream"),
+            ({"prompt": [5], "repetition_penalty": 1.1}, 400, "repetition_penalty"),
+            ({"prompt": [5], "logit_bias": {}}, 400, "logit_bias: Extra inputs"),
             ({"prompt": [5], "model": "gpt"}, 404, "model is 'policy', not 'gpt'"),
             (b" " * ((8 << 20) + 1), 413, "larger than 8,388,608 bytes"),
         ],
@@ -326,7 +376,7 @@ class TestRefusals:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         response = served.client.post("/v1/completions", content=content, headers={"content-type": "application/json"})
         assert response.status_code == status, response.text
-        assert any(part in response.json()["detail"] for part in why.split("|")), response.text
+        assert any(part in response.json()["error"]["message"] for part in why.split("|")), response.text
         assert served.complete()["finish_reason"] == "length"
 
     @pytest.mark.parametrize("authorization", [None, "Bearer sesame-8", "Bearer", f"Basic {TOKEN}", "Bearer \xe9"])

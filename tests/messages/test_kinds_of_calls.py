@@ -312,6 +312,9 @@ def test_late_system_messages_join_the_first_with_their_marks_or_stay_at_their_p
         ("anthropic", [TASK, {"role": "system", "content": "Be brief."}, TASK], "follows a system message and is no"),
         ("chat", [TASK, {"role": "function", "name": "f", "content": ""}], "which nothing called"),
         ("chat", [TASK, {"role": "assistant", "content": None}], "neither content nor calls"),
+        ("chat", [TASK, {"role": "assistant", "content": None, "function_call": "x"}], "not as providers have it"),
+        ("chat", [TASK, {"role": "assistant", "content": None, "function_call": {}}, TASK], "neither content nor"),
+        ("chat", [{"content": "x"}], "not as providers have it"),
     ],
 )
 def test_check_names_what_a_provider_would_refuse(form: str, messages: list[Any], why: str):

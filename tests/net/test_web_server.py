@@ -580,7 +580,7 @@ class TestTooMuch:
                 for n in (4, 5)
             ]
         assert [answer.status_code for answer in asked] == [200, 413]
-        assert "125 tokens; a request may have at most 100" in asked[1].json()["detail"]
+        assert "125 tokens; a request may have at most 100" in asked[1].json()["error"]["message"]
 
     def test_a_policy_with_too_many_requests_says_when_to_come_back(self):
         sampler = Counting(tiny(), CODEC)

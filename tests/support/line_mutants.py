@@ -968,7 +968,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("next(times for times in count() if times not in taken)", "max(taken, default=-1) + 1"),
         ("next(times for times in count() if times not in taken)", "0"),
         ("                taken.add(times)\n", ""),
-        ("            self.give_up(claim)\n            raise\n", "            raise\n"),
         (
             "derived_seed(self.seed, self.task.id, self.number, digest, times)",
             "derived_seed(self.task.id, self.number, digest, times)",

@@ -151,8 +151,11 @@ class Recording:
                 raise self._refused(refused) from None
         except Closed:
             raise Refused(OVER, Ended.AGENT_FAILED, 409) from None
-        except Exception as error:  # what the engine raises ends the run; the agent is told before
-            raise Refused(f"the engine failed: {type(error).__name__}", Ended.ENGINE_FAILED, 503) from error
+        except (LookupError, TypeError, AttributeError) as error:
+            self.give_up(claim)
+            why = f"the messages cannot be read ({type(error).__name__}: {error})"
+            with self._lock:
+                raise self._refused(Refused(why, Ended.AGENT_FAILED)) from error
 
     def accept(self, pending: Pending) -> bool:
         """Record a sample as its reply is handed to the client; False: the attempt is over, and it is dropped."""
@@ -239,9 +242,12 @@ class Recording:
         place = self._place(context, before, claim)
         try:
             completion = self.sample(context, room, place.seed)
-        except BaseException:
+        except Exception as error:
             self.give_up(claim)
-            raise
+            if isinstance(error, Closed):
+                raise
+            # it ends the run; the agent is told before
+            raise Refused(f"the engine failed: {type(error).__name__}", Ended.ENGINE_FAILED, 503) from error
         if completion.failed is not None:
             raise Refused(completion.failed, Ended.ENGINE_FAILED, 503)
         pending = self._read(place, completion, request, action)

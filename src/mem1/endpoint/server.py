@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 from mem1.endpoint.chat_api import ChatRequest, models
 from mem1.endpoint.recording import OVER, Claim, Pending, Recording, Refused
 from mem1.endpoint.sampling import Closed
-from mem1.engines.chat_replies import events, failure
+from mem1.engines.chat_replies import events
 from mem1.envs.base import Action, Observation
 from mem1.errors import UserError
 from mem1.messages.sessions import Latest
@@ -35,7 +35,7 @@ from mem1.net import requests
 from mem1.net.bounds import Bounds
 from mem1.net.requests import CapacityLimit, ClientGone, read_body, read_json, unless_gone
 from mem1.net.threads import Pool
-from mem1.net.web_server import Hosts, address, bind, make_server
+from mem1.net.web_server import Hosts, address, bind, failure, make_server
 from mem1.records import Ended
 
 if TYPE_CHECKING:

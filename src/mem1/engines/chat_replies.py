@@ -123,8 +123,3 @@ def events(chunks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for chunk in chunks:
         yield f"data: {json.dumps(chunk)}\n\n"
     yield "data: [DONE]\n\n"
-
-
-def failure(why: str, code: str, *, param: str | None = None) -> dict[str, Any]:
-    """The body of an answer that refuses, in OpenAI's form. `param`: the field that is wrong."""
-    return {"error": {"message": why, "type": "invalid_request_error", "param": param, "code": code}}

@@ -62,7 +62,8 @@ class LocalEngine:
         self.stop_strings = tuple(stop_strings)
         # elsewhere a text may also end within a token
         whole = codec.unknown_id is not None or all(stop in codec.added_tokens for stop in stop_strings)
-        self.stop_ids = codec.single_tokens(stop_strings) if whole else None
+        ids = codec.single_tokens(stop_strings) if whole else None
+        self.stop_ids = None if ids is None or codec.unknown_id in ids else ids
         """Ids of the stop strings where they are words or added tokens; None: the text is looked at."""
         self.end_ids = _ends(model, codec)
         """Added tokens that the model's configuration names as its ends: servers stop there, too."""

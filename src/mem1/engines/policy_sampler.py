@@ -9,6 +9,7 @@
     sampler.change(version=3)           use them from the next batch on; no batch sees both
     sampler.pause(abort=False)          returns when the batch under way is done; the next one waits for resume()
     sampler.pause(abort=True)           the same, but interrupts the completions under way
+    sampler.abandon(rows)               nobody waits for these; a batch without others is interrupted
 
 Unknown fields, and values that the sampler would not honour (top-p, penalties, several samples), are refused: ignoring
 them would give log-probabilities of another distribution than the one requested.
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -161,7 +164,9 @@ def answer(
     read, written = sum(len(r.context) for r in rows), sum(len(c.token_ids) for c in completions)
     pairs = enumerate(zip(rows, completions, strict=True))
     return {
+        "id": f"cmpl-{uuid4().hex}",
         "object": "text_completion",
+        "created": int(time.time()),
         "model": model,
         "choices": [_choice(wanted, number, row, completion, codec) for number, (row, completion) in pairs],
         "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
@@ -208,6 +213,9 @@ class Sampler:
         self._changing = False
         self._interrupt = torch.zeros((), dtype=torch.bool).share_memory_()
         """Seen by all processes that sample."""
+        self._watch = threading.Lock()
+        self._wanted: set[int] = set()
+        """Identities of the rows of the batch under way that somebody waits for."""
         self._turn = threading.Condition()
         """Held while a batch is sampled or weights change."""
         self._engines: OrderedDict[tuple[str, ...], Engine] = OrderedDict()
@@ -226,12 +234,27 @@ class Sampler:
         """One completion per row, in order, all by the same weights."""
         with self._turn:
             self._turn.wait_for(lambda: not (self.paused or self._changing))
-            completions = self._engine(options.stops).complete(
-                [row.context for row in rows],
-                max_tokens=[row.max_tokens for row in rows],
-                sampling=Sampling(temperature=options.temperature, seeds=tuple(row.seed for row in rows)),
-            )
+            with self._watch:
+                self._wanted = {id(row) for row in rows}
+            try:
+                completions = self._engine(options.stops).complete(
+                    [row.context for row in rows],
+                    max_tokens=[row.max_tokens for row in rows],
+                    sampling=Sampling(temperature=options.temperature, seeds=tuple(row.seed for row in rows)),
+                )
+            finally:
+                with self._watch:
+                    self._wanted.clear()
+                    self._interrupt.fill_(False)
             return [self._marked(completion) for completion in completions]
+
+    def abandon(self, rows: Sequence[Row]) -> None:
+        """Nobody waits for the completions of these rows any more: a batch of such alone is interrupted."""
+        with self._watch:
+            if self._wanted:
+                self._wanted.difference_update(map(id, rows))
+                if not self._wanted:
+                    self._interrupt.fill_(True)
 
     def _marked(self, completion: Completion) -> Completion:
         if self.version is None:
@@ -241,7 +264,8 @@ class Sampler:
     def pause(self, *, abort: bool = False) -> None:
         """Begin no further batch; returns when the one under way is done, or interrupted by `abort`."""
         self.paused = True  # before taking the lock, or waiting batches could go first, one after the other
-        self._interrupt.fill_(abort)
+        if abort:
+            self._interrupt.fill_(True)
         with self._turn:
             self._interrupt.fill_(False)
 

@@ -1,7 +1,7 @@
 """A policy as a server: completions and chat completions in OpenAI's protocol, and new weights by vLLM's routes.
 
     POST /v1/completions           see policy_sampler.py; each choice has the `weights_version` that sampled it
-    POST /v1/chat/completions      see policy_chat.py; errors are in OpenAI's form, and 400 where a request is wrong
+    POST /v1/chat/completions      see policy_chat.py
     GET  /v1/models, /health, /metrics
     POST /pause?mode=abort         interrupts completions (finish_reason "abort"); new requests wait for /resume
          /pause?mode=wait          the same, but lets the batch under way finish first
@@ -11,10 +11,10 @@
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
     POST /reset_prefix_cache       accepted for clients of vLLM; nothing is cached between batches
 
-4xx: the request is wrong, and the answer says why; 503: too many requests are waiting. Requests that wait at the same
-time are sampled together; one whose client hangs up before its batch begins is dropped. Weights are read from the very
-bytes whose checksum was compared, from safetensors inside the server's folder only, which hold numbers and no code.
-Needs `mem1-agents[train]`, but for the stand-in.
+4xx: the request is wrong, and the answer says why, under /v1 in OpenAI's form; 503: too many requests are waiting.
+Requests that wait at the same time are sampled together; one whose client hangs up is dropped, and a batch that nobody
+waits for any more ends. Weights are read from the very bytes whose checksum was compared, from safetensors inside the
+server's folder only, which hold numbers and no code. Needs `mem1-agents[train]`, but for the stand-in.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from starlette.concurrency import run_in_threadpool
 
 from mem1.engines.base import Completion
 from mem1.engines.chat_messages import ChatMessages
-from mem1.engines.chat_replies import MODEL, events, failure
+from mem1.engines.chat_replies import MODEL, events
 from mem1.engines.device import dtype_name
 from mem1.engines.policy_chat import ChatBody, chat_reply, chat_rows
-from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, answer, rows
+from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, ScriptedSampler, answer, rows
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
 from mem1.net.private_server import check_private, private_server, require_token
 from mem1.net.requests import (
     CapacityLimit,
-    CountedRequest,
+    ClientGone,
     Refused,
     RequestMetrics,
     add_status_routes,
@@ -123,14 +123,20 @@ def _add_completions(
     async def sampled(request: Request, wanted: Sequence[Row], options: BatchOptions) -> list[Completion]:
         done: list[Completion] = []
         for start in range(0, len(wanted), _JOINED_ROWS):
-            part = batcher.submit(wanted[start : start + _JOINED_ROWS], options)
-            done += await unless_gone(request, part)
+            part = wanted[start : start + _JOINED_ROWS]
+            try:
+                done += await unless_gone(request, batcher.submit(part, options))
+            except ClientGone:
+                sampler.abandon(part)
+                raise
         return done
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         """One completion per prompt."""
         with metrics.request() as counted, ExitStack() as held:
+            if isinstance(sampler, ScriptedSampler):
+                raise Refused(404, "a script takes chat messages only: POST /v1/chat/completions")
             wanted = await read(request, CompletionBody)
             prompts = await run_in_threadpool(partial(rows, wanted, sampler.codec, **most))
             counted.items = len(prompts)
@@ -144,24 +150,17 @@ def _add_completions(
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         """One message per choice."""
-        try:
-            with metrics.request() as counted:
-                return await chatted(request, counted)
-        except Refused as refused:
-            status = 400 if refused.status == 422 else refused.status
-            return JSONResponse(failure(str(refused), "refused", param=refused.field), status, refused.headers)
-
-    async def chatted(request: Request, counted: CountedRequest) -> Response:
-        if isinstance(chat, str):
-            raise Refused(400, f"this policy takes no chat messages: {chat}")
-        wanted = await read(request, ChatBody)
-        prompts = await run_in_threadpool(partial(chat_rows, wanted, chat, **most))
-        counted.items = len(prompts)
-        with tokens.holding(_tokens(prompts, limits.tokens)):
-            stops = tuple(dict.fromkeys((*chat.stop_strings, *wanted.stops)))
-            temperature = 1.0 if wanted.temperature is None else wanted.temperature
-            done = await sampled(request, prompts, BatchOptions(temperature, stops))
-            reply = await run_in_threadpool(partial(chat_reply, wanted, prompts, done, chat))
+        with metrics.request() as counted:
+            if isinstance(chat, str):
+                raise Refused(400, f"this policy takes no chat messages: {chat}")
+            wanted = await read(request, ChatBody)
+            prompts = await run_in_threadpool(partial(chat_rows, wanted, chat, **most))
+            counted.items = len(prompts)
+            with tokens.holding(_tokens(prompts, limits.tokens)):
+                stops = tuple(dict.fromkeys((*chat.stop_strings, *wanted.stops)))
+                temperature = 1.0 if wanted.temperature is None else wanted.temperature
+                done = await sampled(request, prompts, BatchOptions(temperature, stops))
+                reply = await run_in_threadpool(partial(chat_reply, wanted, prompts, done, chat))
         if not wanted.stream:
             return JSONResponse(reply.whole(model))
         chunks = reply.streamed(model, usage=wanted.counts_streamed)
@@ -254,7 +253,7 @@ def serve(
     listening: Callable[[str], None],
     allow_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the open requests and return.
+    """Serve until SIGTERM or SIGINT, then finish the open requests, for half a minute at most, and return.
 
     `listening` is called with the address once requests are answered; port 0: any free port. `allow_hosts`: names of
     the server that clients may use besides its address. Raises UserError where other machines could connect and there
@@ -267,6 +266,7 @@ def serve(
         )
     app = make_app(sampler, chat=chat, model=name, weights_folder=weights_folder, token=token)
     private_server(app, host=host, port=port, token=token, listening=listening, allow_hosts=allow_hosts).run()
+    sampler.pause(abort=True)  # a thread that computes while Python ends takes the process down with it
 
 
 _WIDEST = 8

@@ -81,8 +81,8 @@ def _call(tools: Sequence[Mapping[str, Any]], text: str) -> str | None:
     for tool in tools:
         function = tool["function"]
         schema = function.get("parameters") or {}
-        taken = schema.get("properties", {})
-        names = [name for name in schema.get("required", taken) if taken.get(name, {}).get("type") == "string"]
+        taken = {name: each for name, each in (schema.get("properties") or {}).items() if isinstance(each, Mapping)}
+        names = [name for name in schema.get("required") or taken if taken.get(name, {}).get("type") == "string"]
         if names:
             before, after = HERMES.around(function["name"], names[0])
             return f"{before}{json.dumps(text, ensure_ascii=False)[1:-1]}{after}"

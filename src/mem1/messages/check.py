@@ -29,7 +29,10 @@ def check(messages: Sequence[Message], form: str = "chat", *, waiting: bool = Fa
         rules = _RULES[form]
     except KeyError:
         raise UserError(f"unknown form of messages {form!r}; known: {', '.join(_RULES)}") from None
-    rules(messages, waiting)
+    try:
+        rules(messages, waiting)
+    except (LookupError, TypeError, AttributeError) as error:  # a list where a text belongs, or nothing
+        raise UserError(f"a message is not as providers have it ({type(error).__name__}: {error})") from error
 
 
 def _chat(messages: Sequence[Message], waiting: bool) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mem1.errors import UserError
-from mem1.net.web_server import Hosts, address, bind, make_server
+from mem1.net.web_server import Hosts, address, bind, make_server, refuse
 
 if TYPE_CHECKING:
     import uvicorn
@@ -76,12 +76,9 @@ class _TokenCheck:
         self._authorization = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.responses import JSONResponse
-
         if scope["type"] == "http" and scope["path"] != "/health":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._authorization):
-                refused = JSONResponse({"detail": "this server requires its bearer token"}, 401)
-                await refused(scope, receive, send)
+                await refuse(scope, send, 401, "this server requires its bearer token")
                 return
         await self._app(scope, receive, send)

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
 
+from mem1.net.web_server import error_body
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.applications import Starlette
@@ -113,10 +115,12 @@ def _read(body: bytes, model_type: type[ModelT]) -> ModelT:
     try:
         return model_type.model_validate_json(body)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
+        # of the kinds that a field may have, the one that was given fails by more than its type
+        first = min(error.errors(), key=lambda each: each["type"].endswith("_type"))
         if first["type"] == "json_invalid" and (mended := _with_whole_characters(body)) is not None:
             return _read(mended, model_type)
-        where, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
+        why = first["msg"].removeprefix("Value error, ")
         raise Refused(422, f"{where}: {why}" if where else why, field=where or None) from error
 
 
@@ -153,20 +157,22 @@ async def _hung_up(request: Request) -> None:
         pass
 
 
-def refusal(refused: Refused) -> Response:
-    """The answer with the reason, and when to try again."""
+def refusal(request: Request, refused: Refused) -> Response:
+    """The answer with the reason, and when to try again. OpenAI's routes answer what is wrong with 400."""
     from starlette.responses import JSONResponse
 
-    return JSONResponse({"detail": str(refused)}, refused.status, refused.headers)
+    path = request.url.path
+    status = 400 if refused.status == 422 and path.startswith("/v1/") else refused.status
+    return JSONResponse(error_body(path, str(refused), field=refused.field), status, refused.headers)
 
 
 def handle_refusals(app: Starlette) -> None:
     """Answer a route's Refused with its status and reason; a ClientGone needs no answer."""
     from starlette.responses import Response
 
-    async def refuse(_: Request, refused: Exception) -> Response:
+    async def refuse(request: Request, refused: Exception) -> Response:
         assert isinstance(refused, Refused)
-        return refusal(refused)
+        return refusal(request, refused)
 
     async def gone(_: Request, error: Exception) -> Response:
         return Response(status_code=_CLIENT_GONE)

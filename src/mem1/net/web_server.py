@@ -13,6 +13,7 @@ POST, Content-Type: text/plain                    415: what another site's page 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import json
@@ -105,20 +106,23 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refusal(scope) if scope["type"] == "http" else None
         if refused is None:
+            begun = False
 
             async def send_closing(message: Message) -> None:
+                nonlocal begun
+                begun = True
                 # uvicorn closes the connection after an exception; without this header clients would reuse it
                 if message["type"] == "http.response.start" and message["status"] == 500:
                     message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
                 await send(message)
 
-            await self._app(scope, receive, send_closing)
+            try:
+                await self._app(scope, receive, send_closing)
+            except asyncio.CancelledError:  # the server stops, and has waited; an answer that has begun is cut off
+                if not begun:
+                    await refuse(scope, send, 503, "the server stops")
             return
-        status, why = refused
-        body = json.dumps({"detail": why}).encode("ascii")
-        headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await refuse(scope, send, *refused)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason of a refusal; None: the request is accepted."""
@@ -136,6 +140,24 @@ class Guard:
             if kind != self._accepts:
                 return 415, f"a POST must have the content type {self._accepts}"
         return None
+
+
+def failure(why: str, code: str = "refused", *, param: str | None = None) -> dict[str, Any]:
+    """The body of an answer that refuses, in OpenAI's form. `param`: the field that is wrong."""
+    return {"error": {"message": why, "type": "invalid_request_error", "param": param, "code": code}}
+
+
+def error_body(path: str, why: str, *, field: str | None = None) -> dict[str, Any]:
+    """The same in the form of the route. `field`: the one that is wrong."""
+    return failure(why, param=field) if path.startswith("/v1/") else {"detail": why}
+
+
+async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+    """Answer a request with why it is refused."""
+    body = json.dumps(error_body(scope["path"], why)).encode("ascii")
+    headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _from_elsewhere(headers: Mapping[str, str], method: str) -> bool:
@@ -157,13 +179,16 @@ def _authority(origin: str) -> str:
 
 
 _LOGGERS = ("uvicorn.error", "asyncio", "mem1")
+_CUT_OFF = "ASGI callable returned without completing response."
+"""What uvicorn says of an answer that was cut off on purpose, as its upstream was, or the server stops."""
 _MOST = 5
 """Most records of one kind per period."""
 _PERIOD_S = 60.0
 
 
 class Sparing(logging.Filter):
-    """Passes a few records of each kind per minute, and reports how many were left out."""
+    """Passes a few records of each kind per minute, and reports how many were left out; those of answers that were cut
+    off say nothing new."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -172,6 +197,8 @@ class Sparing(logging.Filter):
         """Kind -> (start of its period, records since)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg == _CUT_OFF:
+            return False
         # the template, without the parts that a client can vary
         kind = record.name, record.msg, record.exc_info and record.exc_info[0]
         began, seen = self._kinds.get(kind, (self._now(), 0))
@@ -255,8 +282,8 @@ def make_server(
 ) -> uvicorn.Server:
     """A server of the ASGI application on a socket from `bind`, which it owns from now on.
 
-    Its `run()` serves until SIGTERM or SIGINT, or until its `should_exit` is set, then finishes the open requests and
-    returns.
+    Its `run()` serves until SIGTERM or SIGINT, or until its `should_exit` is set, then finishes the open requests, for
+    `FINISH_S` at most, and returns.
 
     hosts    names that clients may use
     accepts  content type of every POST; None: any, so pages of other sites are recognised by their headers only

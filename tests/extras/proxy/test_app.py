@@ -284,10 +284,23 @@ def test_the_first_request_for_a_state_begins_with_what_was_sent_before():
         assert whole and asked[: len(whole[-1])] == whole[-1] and asked[-1]["content"].startswith(ASK)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "search"}}])
-def test_a_model_that_must_call_a_tool_or_goes_on_with_its_own_words_is_not_asked(choice: Any):
+@pytest.mark.parametrize(
+    ("path", "choice", "free"),
+    [
+        (CHAT, "required", "auto"),
+        (CHAT, {"type": "function", "function": {"name": "search"}}, "auto"),
+        (ANTHROPIC, {"type": "any"}, {"type": "auto"}),
+    ],
+)
+def test_a_model_that_must_call_a_tool_may_write_its_state(path: str, choice: Any, free: Any):
     with running() as at:
-        at.post(CHAT, body(CHAT, 5, tool_choice=choice))
+        assert at.post(path, body(path, 5, tool_choice=choice)).headers["mem1-prompt"] == "folded"
+        assert [asked["tool_choice"] for asked in at.upstream.asked] == [free]
+        assert json.loads(at.last)["tool_choice"] == choice
+
+
+def test_a_model_that_goes_on_with_its_own_words_is_not_asked():
+    with running() as at:
         at.post(CHAT, {"messages": [*history(CHAT, 5), {"role": "assistant", "content": "So"}]})
         assert at.upstream.asked == [] and at.proxy.counts.folded == 0
 

@@ -245,12 +245,12 @@ def test_another_model_and_a_wrong_token_are_refused():
     with served(Told(), token="sesame") as client:
         with pytest.raises(openai.NotFoundError, match="this server's model is 'mem1-writer', not 'gpt-4o'"):
             client.chat.completions.create(model="gpt-4o", messages=HISTORY)
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError, match="requires its bearer token"):
             client.with_options(api_key="seed").models.list()
 
 
 def test_how_a_model_samples_and_thinks_changes_nothing():
-    ignored = {"temperature": 0.3, "top_p": 0.9, "seed": 7, "presence_penalty": 1, "frequency_penalty": 1}
+    ignored = {"temperature": 3, "top_p": 0.9, "seed": -7, "presence_penalty": 1, "frequency_penalty": 1}
     more = {"extra_body": {"top_k": 4, "chat_template_kwargs": {"enable_thinking": False}}, "tools": [], "n": 1}
     with served(Told()) as client:
         plain = summary(client, HISTORY)
@@ -343,9 +343,11 @@ def test_half_a_character_is_read_as_a_sign_of_it():
         headers = {"content-type": "application/json"}
         answer = httpx.post(f"{client.base_url}chat/completions", content=body, headers=headers, timeout=60)
         assert answer.json()["choices"][0]["message"]["content"] == "crane: CR-4471 !", answer.text
-        assert (
-            httpx.post(f"{client.base_url}responses/compact", content="[" * 100_000, headers=headers).status_code == 400
-        )
+        compact = f"{client.base_url}responses/compact"
+        assert httpx.post(compact, content="[" * 100_000, headers=headers).status_code == 400
+        for items, why in (([{"type": ["x"]}], "not as providers have it"), ([], "at least 1 item")):
+            refused = httpx.post(compact, json={"input": items}, timeout=60)
+            assert refused.status_code == 400 and why in refused.json()["error"]["message"], refused.text
 
 
 def test_a_reply_repeated_many_times_in_a_message_costs_little():

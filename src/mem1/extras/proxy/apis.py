@@ -5,7 +5,7 @@
 
 The request for a state is the client's own, with other messages, so that the provider serves its beginning from the
 cache: same model, same tools, same settings. Left out is only what would spoil the answer: streaming, a second choice,
-stop words, a schema that the answer has to follow.
+stop words, a schema that the answer has to follow, and that the model has to call a tool.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class Api:
     """What an answer's `usage` says."""
     forced: frozenset[str]
     """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
+    free: Any
+    """That by which it may."""
 
     def system_of(self, body: Mapping[str, Any]) -> str:
         """Hash of a system prompt that stands beside the messages, but for a line of Claude Code's that is new in each
@@ -83,17 +85,14 @@ class Api:
         blocks = system if isinstance(system, list) else [{"type": "text", "text": system}]
         return keys_of([{"content": [_unsigned(block) if isinstance(block, dict) else block for block in blocks]}])[0]
 
-    def can_write(self, body: Mapping[str, Any]) -> bool:
-        """Whether the model could answer such a request with a text, and it is the model's turn."""
-        choice = body.get("tool_choice")
-        kind = choice.get("type") if isinstance(choice, dict) else choice
-        return kind not in self.forced and body["messages"][-1].get("role") != "assistant"
-
     def state_body(self, body: Mapping[str, Any], messages: Sequence[Message], state_tokens: int) -> dict[str, Any]:
         """The client's request with the messages that ask for a state of at most `state_tokens`."""
         asked = {key: value for key, value in body.items() if key not in _SPOILS}
         if isinstance(config := asked.get("output_config"), dict):
             asked["output_config"] = {key: value for key, value in config.items() if key != "format"}
+        choice = asked.get("tool_choice")
+        if (choice.get("type") if isinstance(choice, dict) else choice) in self.forced:
+            asked["tool_choice"] = self.free
         for key in ("max_tokens", "max_completion_tokens"):
             if type(asked.get(key)) is int:
                 asked[key] = max(asked[key], 2 * state_tokens)
@@ -164,6 +163,7 @@ CHAT = Api(
     cut="length",
     usage=_chat_usage,
     forced=frozenset(("required", "function", "custom", "allowed_tools")),
+    free="auto",
 )
 ANTHROPIC = Api(
     path="/v1/messages",
@@ -172,6 +172,7 @@ ANTHROPIC = Api(
     cut="max_tokens",
     usage=_anthropic_usage,
     forced=frozenset(("any", "tool")),
+    free={"type": "auto"},
 )
 APIS = (CHAT, ANTHROPIC)
 

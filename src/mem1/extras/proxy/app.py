@@ -219,7 +219,7 @@ class Proxy:
                 body.forget()
                 return await self._folded(call)
             request = self._upstream.request(method, path, query, passed_on(scope["headers"]), body.stream())
-            return await self._upstream.send(request), ()
+            return await self._upstream.send(request), () if api is None else [(b"mem1-prompt", b"whole")]
 
     async def _read(self, api: Api, scope: Scope, body: Body, held: contextlib.ExitStack) -> Call | None:
         """The request, if it is one of the API; None: it goes on as it comes."""

@@ -164,7 +164,7 @@ class Folding:
         try:
             seen = await memory.aprompt(
                 messages,
-                write=write if call.api.can_write(call.body) else None,
+                write=write if messages[-1].get("role") != "assistant" else None,
                 beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
                 owner=call.owner,
             )

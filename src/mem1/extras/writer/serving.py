@@ -24,7 +24,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from mem1.engines.chat_replies import Choice, Reply, events, failure
+from mem1.engines.chat_replies import Choice, Reply, events
 from mem1.engines.policy_chat import ChatBody, only
 from mem1.errors import UserError
 from mem1.extras.probe.pieces import Piece
@@ -42,6 +42,7 @@ from mem1.net.requests import (
     unless_gone,
 )
 from mem1.net.threads import Pool
+from mem1.net.web_server import failure
 from mem1.version import __version__
 
 MODEL = "mem1-writer"
@@ -68,6 +69,8 @@ class NotesBody(ChatBody):
     stop: Annotated[Any, only([], why="notes end where they no longer fit into max_tokens")] = None
     logprobs: Annotated[Any, only(False, why="notes have none")] = None
     return_token_ids: Annotated[Any, only(False, why="notes have none")] = None
+    temperature: Ignored = None
+    seed: Ignored = None
     top_p: Ignored = None
     top_k: Ignored = None
     min_p: Ignored = None
@@ -127,6 +130,8 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
                 found = history(summaries.replies)
             except UserError as error:
                 raise Refused(400, str(error)) from error
+            except (LookupError, TypeError, AttributeError) as error:  # a list where a text belongs
+                raise Refused(400, f"a message is not as providers have it ({error})") from error
             _check(found)
             return summaries.read(found, tokens, gone)
 
@@ -190,9 +195,6 @@ async def _answered(answer: Callable[[], Awaitable[Response]], metrics: RequestM
         with metrics.request() as counted:
             counted.items = 1
             return await answer()
-    except Refused as refused:
-        status = 400 if refused.status == 422 else refused.status
-        return JSONResponse(failure(str(refused), "refused", param=refused.field), status, refused.headers)
     except Stopped:
         return JSONResponse(failure("the server stops", "stopped"), 503)
     except UserError as error:
