@@ -634,3 +634,31 @@ class TestLogs:
         assert said("b") == "b"
         clock.seconds = 61
         assert [said("a"), said("a")] == ["a (2 more like it in the last minute)", "a"]
+
+
+def test_what_is_open_when_a_server_stops_is_refused_or_cut_off_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("mem1.net.web_server.FINISH_S", 1)
+    inside: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/begun":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"a part", "more_body": True})
+        inside.append(scope["path"])
+        await asyncio.sleep(60)
+
+    def asked(path: str) -> httpx.Response:
+        return httpx.get(f"{where}{path}", trust_env=False, timeout=30)
+
+    with ThreadPoolExecutor(2) as pool:
+        with app_in_a_thread(app, accepts=None) as where:
+            waiting, begun = pool.submit(asked, "/v1/waiting"), pool.submit(asked, "/begun")
+            wait_for(lambda: len(inside) == 2)
+        refused = waiting.result(30)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (503, "the server stops")
+        with pytest.raises(httpx.RemoteProtocolError):
+            begun.result(30)
+    said = capfd.readouterr().err
+    assert "Traceback" not in said and "without completing" not in said
