@@ -192,6 +192,16 @@ def test_a_stop_string_of_several_tokens_is_found_in_the_text():
     assert cut.stopped
 
 
+def test_a_stop_string_that_no_word_of_the_vocabulary_is_ends_a_completion_within_a_word():
+    context = some_contexts()[1]
+    (free,) = sample([context], stops=ENDLESS)
+    word = next(w for w in CODEC.decode(free.token_ids).split() if len(w) > 3 and w.isalpha())
+    stop = word[1:]
+    assert CODEC.encode(stop) == (CODEC.unknown_id,)
+    (cut,) = sample([context], stops=[stop])
+    assert cut.stopped and CODEC.decode(cut.token_ids).endswith(word)
+
+
 def test_a_tag_written_letter_by_letter_is_a_stop_string_too():
     plain = Codec(bpe_tokenizer(["x"], vocab_size=300, tags=PAPER))
     letters = [i for c in "Oslo</answer>" for i in plain.encode(c)]
