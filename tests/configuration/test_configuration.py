@@ -214,6 +214,19 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["required", "sampler.seed:", "unknown"]
 
 
+def test_a_list_that_lacks_what_is_wrong_in_it_is_one_mistake(tmp_path: Path) -> None:
+    class Sizes(Config):
+        sizes: Annotated[tuple[Annotated[int, pydantic.Field(ge=1)], ...], pydantic.Field(min_length=1)] = (2,)
+
+    path = tmp_path / "sizes.toml"
+    path.write_text("sizes = [0]")
+    with pytest.raises(UserError, match=r"sizes.toml: sizes\.0: input should be greater than or equal to 1, got 0$"):
+        load_toml(path, Sizes)
+    path.write_text("sizes = []")
+    with pytest.raises(UserError, match="sizes.toml: sizes: tuple should have at least 1 item"):
+        load_toml(path, Sizes)
+
+
 def test_broken_toml_names_line_and_column(tmp_path: Path) -> None:
     message = mistake(tmp_path, "steps = 1\nname = oops\n")
     assert message.startswith("not valid TOML: ")

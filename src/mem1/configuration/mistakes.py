@@ -26,12 +26,19 @@ def explain(
 ) -> str:
     """One line per mistake; `overridden` lists the keys set on the command line, in parts."""
     lines = []
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for item in found:
+        if item["type"] == "too_short" and any(_is_below(item["loc"], other["loc"]) for other in found):
+            continue  # it lacks what is named as wrong
         keys, section = _place(model_type, item["loc"])
         origin = " (from the command line)" if _is_overridden(keys, overridden) else ""
         lines.append(_sentence(item, keys, section, origin) + _other_kind(item, keys, overridden))
     lines = list(dict.fromkeys(lines))
     return lines[0] if len(lines) == 1 else f"{len(lines)} mistakes:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _is_below(place: Sequence[str | int], other: Sequence[str | int]) -> bool:
+    return len(other) > len(place) and tuple(other[: len(place)]) == tuple(place)
 
 
 def explain_unknown(error: pydantic.ValidationError) -> str:
