@@ -223,7 +223,7 @@ def test_a_list_that_lacks_what_is_wrong_in_it_is_one_mistake(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"sizes.toml: sizes\.0: input should be greater than or equal to 1, got 0$"):
         load_toml(path, Sizes)
     path.write_text("sizes = []")
-    with pytest.raises(UserError, match="sizes.toml: sizes: tuple should have at least 1 item"):
+    with pytest.raises(UserError, match=r"sizes\.toml: sizes: tuple should have at least 1 item"):
         load_toml(path, Sizes)
 
 
