@@ -161,6 +161,13 @@ def test_scores_by_position_missing_answers_zero_surplus_ignored():
     assert score_answers("1900; Paris", golds).em == [0.0, 0.0, 0.0]
 
 
+def test_a_single_answer_may_hold_a_semicolon_or_begin_like_a_label():
+    assert score_answers("Q1 Hamlet; Macbeth", [["Hamlet; Macbeth"]]).em == [1.0]
+    assert score_answers("Q3 2021", [["Q3 2021"]]).em == score_answers("Q1 Q3 2021", [["Q3 2021"]]).em == [1.0]
+    assert score_answers("Q1 Hamlet; Macbeth", [["Hamlet"]]).em == [1.0], "the first of two"
+    assert score_answers("Q3 Rome; Q1 Oslo", [["Oslo"], ["Rome"]]).em == [1.0, 0.0]
+
+
 def test_a_missing_answer_earns_nothing_even_where_the_gold_is_only_punctuation_or_articles():
     assert score_answers("", [["!!!"], ["The A"]]).em == [0.0, 0.0]
     assert score_answers("!!!; a the", [["!!!"], ["The A"]]).em == [1.0, 1.0]

@@ -123,16 +123,17 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def split_answers(answer: str, labels: Sequence[int]) -> list[str]:
+def split_answers(answer: str, labels: Sequence[int], *, whole: bool = False) -> list[str]:
     """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
     A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position.
-    Missing answers are "", surplus ones are ignored, and of two answers to the same question the first counts.
+    Missing answers are "", surplus ones are ignored, and of two answers to the same question the first counts. A single
+    question has no other labels: "Q3 2021" is its answer as it stands. `whole`: it is one answer, semicolons and all.
     """
     answers: dict[int, str] = {}
-    for position, piece in enumerate(answer.split(";")):
+    for position, piece in enumerate([answer] if whole else answer.split(";")):
         match = _LABEL.match(piece)
-        if match is not None:
+        if match is not None and (len(labels) > 1 or int(match[1]) in labels):
             answers.setdefault(int(match[1]), piece[match.end() :])
         elif position < len(labels):
             answers.setdefault(labels[position], piece)
@@ -146,7 +147,9 @@ def score_answers(
 
     A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
     """
-    pieces = split_answers(answer, range(1, len(golds) + 1) if labels is None else labels)
+    numbers = range(1, len(golds) + 1) if labels is None else labels
+    whole = len(golds) == 1 and any(";" in gold for gold in golds[0])
+    pieces = split_answers(answer, numbers, whole=whole)
     return Scores(
         em=[float(bool(p) and scorer(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],

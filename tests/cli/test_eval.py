@@ -78,6 +78,8 @@ def test_the_same_command_goes_on_and_other_settings_are_refused(
     (folder / "scripted-2.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:30])
     assert timeless(rows(terminal(*same, "engine.concurrency=4")[1])) == timeless(rows(printed))
     assert without_timings(folder) == unbroken
+    write_lines(tmp_path / "corpus.jsonl", {"id": "p", "title": "Company", "text": "Moru Kest founded a company."})
+    assert 'searched: "' in terminal.error(*same)
     refused = terminal.error(*same, "memory=full", "engine.answer=Moru Kest")
     assert 'context: "constant" in the folder, "full" now' in refused
     assert "model: \"script 'Ana Brul' in tokens of " in refused

@@ -56,6 +56,15 @@ def test_a_folder_of_documents_is_indexed_and_skipped_files_are_named(terminal: 
     assert open_passages(tmp_path / "index")[0].id == "toll.md#1"
 
 
+def test_an_index_is_never_made_among_the_documents_that_it_is_of(terminal: Terminal, tmp_path: Path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "toll.md").write_text("Mira Toll founded Alvex in Bergen.\n")
+    for inside in (notes, notes / "index", tmp_path / "other" / ".." / "notes" / "deep" / "index"):
+        assert "whose documents it would hide" in terminal.error("index", notes, "--out", inside)
+    assert [path.name for path in notes.iterdir()] == ["toll.md"]
+
+
 def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_path: Path):
     write_objects(tmp_path / "questions.jsonl", [QUESTION])
     assert terminal("index", corpus, "--out", tmp_path / "index")[0] == 0

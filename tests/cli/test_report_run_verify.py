@@ -301,6 +301,14 @@ class TestReport:
             ("base", 1), ("base", 2), ("base", 10), ("trained", 1), ("trained", 2), ("trained", 10),
         ]  # fmt: skip
 
+    def test_a_task_that_was_tried_again_counts_once_and_a_cut_line_not_at_all(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(2,))
+        (file,) = (run / "evaluation").glob("trained-2.jsonl")
+        lines = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([*lines, lines[0], lines[1][:40]]))
+        trained = read_evaluations(run / "evaluation")[-1]
+        assert trained.row.tasks == len(trained.trajectories) == len(lines)
+
     def test_several_runs_have_one_page_and_seeds_of_one_recipe_are_a_family(self, tmp_path, source):
         runs = []
         for name, override in (("q-seed0", "seed=0"), ("q-seed1", "seed=1"), ("longer", "sft.steps=4")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from corpora import SHARED_QA, TOWNS, needs_shared_qa
@@ -106,6 +106,19 @@ def test_a_search_engine_that_fails_is_reported_for_its_own_requests_only():
         Observation(text="", failed="connection refused"),
         Observation(text="Doc 1 (Title: up) b"),
     ]
+
+
+@pytest.mark.parametrize(
+    "found", [None, [], [[], []], ["text"], [["text"]], [[("text", 1.0)]], [[(TOWNS[0], 1.0, "more")]]]
+)
+def test_a_retriever_that_returns_something_else_is_named(found: Any):
+    class Own:
+        def search(self, queries: Sequence[str], k: int) -> Any:
+            return found
+
+    environment = SearchEnvironment({"towns": cast(Retriever, Own())})
+    with pytest.raises(UserError, match=r"Own\.search returned .* it returns a list of \(passage, score\)"):
+        environment.observe([Action(task(), "search", "Oslo")])
 
 
 def test_an_unknown_action_and_an_unknown_collection_are_named():

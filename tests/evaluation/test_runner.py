@@ -25,6 +25,7 @@ from mem1.envs.base import TaskSource
 from mem1.errors import UserError
 from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Chunking, Progress, evaluate
+from mem1.evaluation.runner import asked as asked_tasks
 from mem1.interrupts import Interrupted
 from mem1.protocol import PAPER
 from mem1.recipe.evaluation import Evaluation
@@ -382,6 +383,29 @@ def test_the_first_interrupt_finishes_the_chunk_in_work_and_the_second_does_not(
         run(tmp_path, Watched(interrupt))
     with pytest.raises(Interrupted, match="4 of 14 attempts"):
         run(tmp_path, Watched(lambda total: signal.raise_signal(signal.SIGINT)))
+
+
+def test_repetitions_are_made_up_for_as_long_as_there_are_others():
+    class Drawn:
+        environment = shelf("a book .")
+
+        def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
+            if count > 30:
+                raise UserError("there are no more")
+            made = [task("city") for _ in range(count)]
+            return [
+                replace(one, id=str(n), questions=(replace(one.questions[0], text=f"about {min(n // 3, 4)}"),))
+                for n, one in enumerate(made)
+            ]
+
+    def found(count: int) -> list[str]:
+        source = cast(TaskSource, Drawn())
+        return [one.id for one in asked_tasks(source, Evaluation(objectives=(1,), tasks=count), 1)]
+
+    assert found(1) == ["0"] and found(3) == ["0", "3", "6"], "the first of the endless sequence"
+    assert found(6) == ["0", "3", "6", "9", "12"]
+    with pytest.raises(UserError, match="no more"):
+        found(31)
 
 
 def test_a_task_that_comes_up_twice_is_attempted_once(tmp_path: Path):

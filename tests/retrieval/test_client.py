@@ -403,6 +403,17 @@ def test_a_closed_client_says_so():
         retriever.search(["Oslo"], 3)
 
 
+def test_nobody_gets_what_another_asked_for_where_results_are_missing():
+    def search(queries: Sequence[str], k: int) -> list[list[tuple[Passage, float]]]:
+        return [[(OSLO, 1.0)] for query in queries if query != "nothing"]
+
+    batcher = Batcher(search, threads=1, size=3)
+    with pytest.raises(ValueError, match="1 results for 2 items"):
+        batcher.submit(["nothing", "Oslo"], 1).result(10)
+    assert batcher.submit(["Oslo"], 1).result(10) == [[(OSLO, 1.0)]]
+    batcher.close()
+
+
 def test_an_error_of_a_joined_search_reaches_every_caller():
     gate, sizes = threading.Event(), []
 

@@ -72,7 +72,7 @@ def test_a_recipe_names_servers_in_place_of_a_corpus(tmp_path: Path):
     assert config.tasks.retriever == RetrievalServer(urls=urls, deadline_s=20.0)
     source = config.tasks.source("evaluation", PAPER)
     assert isinstance(source, FileQuestions)
-    assert source.corpus == "127.0.0.1:8000"
+    assert source.corpus == "passages", "wherever the servers are"
     (tmp_path / "b.toml").write_text(to_toml(config))
     assert load_toml(tmp_path / "b.toml", Recipe) == config
 

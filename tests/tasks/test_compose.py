@@ -20,7 +20,7 @@ from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.protocol import PAPER, RELEASED, Tags
 from mem1.records import Question, Task
-from mem1.tasks.compose import check_disjoint, compose, different, question_keys
+from mem1.tasks.compose import check_disjoint, compose, different, question_keys, same_text
 from mem1.tasks.datasets import read_questions, write_questions, write_tasks
 from mem1.tasks.prompts import PROMPTS, PromptFile, TaskTemplate, TurnLimit, instructs, render
 
@@ -75,6 +75,26 @@ def test_texts_that_differ_only_in_case_articles_or_punctuation_never_meet():
     assert not any({"a", "b"} <= set(task) for task in tasks)
     assert any("a" in task for task in tasks)
     assert any("b" in task for task in tasks)
+
+
+def test_texts_that_differ_in_a_sign_that_means_something_are_different_questions():
+    texts = [
+        "8 + 2?",
+        "8 - 2?",
+        "8 * 2?",
+        "8 / 2?",
+        "Who designed C?",
+        "Who designed C++?",
+        "1.5?",
+        "15?",
+        "vitamin A?",
+        "vitamin?",
+    ]
+    questions = [question(str(place), text) for place, text in enumerate(texts)]
+    assert len(set(map(same_text, questions))) == len(texts)
+    check_disjoint(questions[:5], questions[5:])
+    (task,) = draw(questions, len(texts), 1)
+    assert len(task.questions) == len(texts)
 
 
 def test_too_few_questions_are_an_error_that_says_how_many_there_are():

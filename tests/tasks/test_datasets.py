@@ -62,6 +62,12 @@ def test_other_names_of_the_same_fields(tmp_path: Path, record: dict[str, object
     assert read_questions(write(tmp_path / "q.jsonl", record)) == [Question(id="5", text="Who?", answers=("A",))]
 
 
+def test_a_list_of_answers_in_a_table_is_a_list(tmp_path: Path):
+    (tmp_path / "q.csv").write_text('id,text,answers\n1,Who?,"[""Sela Prand"", ""S. Prand""]"\n2,When?,[sic] 1900\n')
+    read = read_questions(tmp_path / "q.csv")
+    assert [question.answers for question in read] == [("Sela Prand", "S. Prand"), ("[sic] 1900",)]
+
+
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
 def test_written_passages_are_read_back(tmp_path: Path, name: str):
     questions = [

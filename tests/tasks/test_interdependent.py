@@ -494,7 +494,7 @@ def test_a_corpus_and_questions_in_files_compose_into_chains(tmp_path: Path):
         prompt="plain",
     )
     (task,) = config.source("evaluation", PAPER).tasks(objectives=3, count=1, seed=0)
-    assert (task.corpus, task.depths) == ("c.jsonl", (0, 1, 2))
+    assert (task.corpus, task.depths) == ("passages", (0, 1, 2))
 
 
 @needs_shared_qa

@@ -75,7 +75,7 @@ def questions() -> dict[str, Question]:
 
 def task(*questions: Question, turns: int = 6) -> Task:
     prompt = render("mem1", questions, PAPER)
-    return Task(id="by-hand", questions=questions, prompt=prompt, turn_limit=turns, corpus="corpus.jsonl")
+    return Task(id="by-hand", questions=questions, prompt=prompt, turn_limit=turns, corpus="passages")
 
 
 def attempt(script: Script, one: Task, config: Recipe, codec: Codec, context: str = "constant") -> Trajectory:
@@ -90,7 +90,7 @@ def shown(config: Recipe, query: str, turns_left: int) -> str:
     assert isinstance(config.tasks, MultihopTasks)
     environment = config.tasks.source("evaluation", PAPER).environment
     assert isinstance(environment, SearchEnvironment)
-    index = environment.retrievers["corpus.jsonl"]
+    index = environment.retrievers["passages"]
     assert isinstance(index, BM25)
     (found,) = index.search([query], 3)
     lines = [

@@ -77,14 +77,14 @@ def _half(split: str) -> Split:
 
 def _write_tasks(recipe: Recipe, half: Split, out: Path, passages: Path | None, *, verl: bool, as_json: bool) -> None:
     from mem1.cli.progress import stderr
+    from mem1.evaluation.runner import asked
     from mem1.extras.verl import settings
     from mem1.policy.protocol import resolve
     from mem1.tasks.datasets import write_passages, write_tasks
 
-    asked = recipe.evaluation
     speaks = resolve(recipe)
     source = speaks.tasks.source(half, speaks.tags)
-    by_size = [source.tasks(objectives=size, count=asked.tasks, seed=asked.seed) for size in asked.objectives]
+    by_size = [asked(source, recipe.evaluation, size) for size in recipe.evaluation.objectives]
     tasks = [task for task in chain.from_iterable(zip_longest(*by_size)) if task is not None]
     found = recipe.tasks.given_passages() if passages is not None else ()
     if passages is not None and not found:
@@ -97,11 +97,11 @@ def _write_tasks(recipe: Recipe, half: Split, out: Path, passages: Path | None, 
     if passages is not None:
         write_passages(passages, found)
     if as_json:
-        sizes = list(asked.objectives)
+        sizes = list(recipe.evaluation.objectives)
         written = {"out": str(out), "tasks": len(tasks), "objectives": sizes, "split": half, "passages": len(found)}
         print(json.dumps(written))
     else:
-        sizes = ", ".join(map(str, asked.objectives))
+        sizes = ", ".join(map(str, recipe.evaluation.objectives))
         stderr().print(f"{len(tasks):,} tasks of {sizes} questions ({half}), written to {out}", markup=False)
 
 

@@ -73,6 +73,8 @@ def command(
         refuse(invocation, *dense, because="goes with --kind dense")
     else:
         refuse(invocation, "k1", "b", because="goes with --kind bm25")
+    if corpus.is_dir() and out.resolve().is_relative_to(corpus.resolve()):
+        raise UserError(f"--out {out} is inside {corpus}, whose documents it would hide; give a folder beside it")
     work_begins()
     console = stderr()
     passages, skipped = _read(corpus, console)

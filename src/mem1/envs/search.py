@@ -10,14 +10,12 @@ MultihopTasks(questions="test.jsonl", corpus="wiki.jsonl", composition="chain", 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -37,7 +35,7 @@ from mem1.records import Passage, Question, Task
 from mem1.registry import register
 from mem1.retrieval import RetrievalFailed, Retriever
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
-from mem1.retrieval.index_folder import first_passages, open_passages, open_retriever
+from mem1.retrieval.index_folder import content_of, first_passages, open_passages, open_retriever
 from mem1.scoring import SQUAD, score_answers
 from mem1.tasks.bridge_questions import LinkedQuestions
 from mem1.tasks.compose import (
@@ -49,6 +47,7 @@ from mem1.tasks.compose import (
     compose_as,
     consecutive,
     marked,
+    same_text,
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.reading import read_pool
@@ -133,7 +132,20 @@ class SearchEnvironment:
             results = self.retrievers[corpus].search(queries, self.top_k)
         except RetrievalFailed as error:
             return [Observation(text="", failed=str(error) or "the search engine did not answer")] * len(queries)
-        return [Observation(text=self.shown([passage for passage, _ in found])) for found in results]
+        return [Observation(text=self.shown(found)) for found in self._passages(corpus, results, len(queries))]
+
+    def _passages(self, corpus: str, results: Any, count: int) -> Iterator[list[Passage]]:
+        """The passages of each search. Raises UserError for results of another shape than a `Retriever` returns."""
+        try:
+            found = [[passage for passage, _ in result] for result in results]
+            if len(found) == count and all(isinstance(passage, Passage) for each in found for passage in each):
+                return iter(found)
+        except (TypeError, ValueError):
+            found = []
+        raise UserError(
+            f"{type(self.retrievers[corpus]).__name__}.search returned {results!r:.80} for {count} queries; it returns "
+            "a list of (passage, score) for each query"
+        )
 
     def shown(self, passages: Sequence[Passage]) -> str:
         """The text of a search that returns these passages."""
@@ -214,9 +226,9 @@ class QuestionFiles(QuestionTasks):
             raise UserError(
                 "evaluation.every validates on development questions; give their file by tasks.development_questions"
             )
-        texts = {question.text for question in _flat(self._read((self.development_questions,)))}
+        texts = set(map(same_text, _flat(self._read((self.development_questions,)))))
         for path in self._all_files:
-            if texts & {question.text for question in _flat(self._read((path,)))}:
+            if texts & set(map(same_text, _flat(self._read((path,))))):
                 raise UserError(
                     f"tasks.development_questions = {self.development_questions!r} shares questions with {path}; take "
                     "them out of one of the two files"
@@ -279,9 +291,8 @@ class FileQuestions(TaskSource):
     split: Split
     tags: Tags
 
-    @property
-    @abstractmethod
-    def corpus(self) -> str: ...
+    corpus: ClassVar[str]
+    """Name of what is searched."""
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -366,6 +377,9 @@ class MultihopTasks(QuestionFiles):
         style = SearchEnvironment({}, passage_words=self.passage_words, style=self.style)
         return [style.shown([passage]) for passage in first_passages(self.corpus, _SHOWN)]
 
+    def searched(self) -> str:
+        return "" if self.corpus is None else content_of(local_corpus(self.corpus))
+
     def check_search(self) -> str:
         if self.corpus is not None:
             otherwise = "give a file of passages, or the folder of an index"
@@ -407,11 +421,5 @@ class _Multihop(FileQuestions):
         assert self.config.retriever is not None
         return HttpRetriever.open(self.config.retriever)
 
-    @property
-    def corpus(self) -> str:
-        if self.config.corpus is not None:
-            return Path(self.config.corpus).name
-        if isinstance(self.config.retriever, str):
-            return self.config.retriever
-        assert self.config.retriever is not None
-        return urlsplit(self.config.retriever.urls[0]).netloc
+    corpus: ClassVar[str] = "passages"
+    """The same wherever they are, as it is part of the tasks."""

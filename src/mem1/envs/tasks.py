@@ -189,6 +189,10 @@ class TasksConfig(Config):
         """A description of what replies to actions. Raises UserError if it cannot be reached."""
         return "in this process"
 
+    def searched(self) -> str:
+        """Digest of the files that are searched; empty: there are none. Raises UserError where they cannot be read."""
+        return ""
+
     def turns(self, objectives: int) -> int:
         """Assumed turn limit of a task, for planning."""
         limit = getattr(self, "turn_limit", None)

@@ -194,6 +194,4 @@ class _Web(FileQuestions):
     def environment(self) -> WebQAEnvironment:
         return self.config.make_environment(self.config.own_reward)
 
-    @property
-    def corpus(self) -> str:
-        return WEB
+    corpus: ClassVar[str] = WEB

@@ -65,6 +65,27 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
+_DRAWN = 8
+"""Times as many tasks as are asked for, in which repetitions are made up for."""
+
+
+def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]:
+    """The tasks of one size, no two alike; fewer than the configuration says where the source has no more."""
+    count = drawn = config.count(objectives)
+    tasks: list[Task] = []
+    while len(tasks) < count and drawn <= _DRAWN * count:
+        try:
+            found = different(source.tasks(objectives=objectives, count=drawn, seed=config.seed))
+        except UserError:
+            if not tasks:
+                raise
+            break  # a file of composed tasks has no more
+        if len(found) == len(tasks):
+            break
+        tasks, drawn = found, 2 * drawn
+    return tasks[:count]
+
+
 def evaluate(
     rollout: RolloutPort,
     source: TaskSource,
@@ -98,7 +119,7 @@ def evaluate(
         sampling = Sampling(temperature=config.temperature, seed=config.seed)
         sizes: list[_Size] = []
         for objectives in dict.fromkeys(config.objectives):
-            tasks = different(source.tasks(objectives=objectives, count=config.count(objectives), seed=config.seed))
+            tasks = asked(source, config, objectives)
             size = _Size(objectives, tasks, None if folder is None else folder / f"{policy}-{objectives}.jsonl")
             size.read({**(settings or {}), **_settings(rollout, config)}, chunk=chunking.tasks, overwrite=overwrite)
             sizes.append(size)

@@ -35,6 +35,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mem1.configuration import Config, plain
 from mem1.durable import write_file
+from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible
@@ -47,13 +48,15 @@ _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")
 """Task settings that say how the source is reached and what may be spent, not what is asked and found."""
 
 
-def made_with(model: str, tasks: Config, computed: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings that a rollout does not know: the model's fingerprint and the configuration of the tasks.
+def made_with(model: str, tasks: TasksConfig, computed: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings that a rollout does not know: the model's fingerprint, the configuration of the tasks, and what the
+    files hold that they search.
 
     computed    "device" and "dtype" of a model in this process; None: a server or a script answers
     """
     source = plain(tasks, [key for key in _MAY_DIFFER if key in type(tasks).model_fields])
-    return {"model": model, "source": source, **(computed or {})}
+    searched = tasks.searched()
+    return {"model": model, "source": source, **({"searched": searched} if searched else {}), **(computed or {})}
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:

@@ -172,7 +172,10 @@ class Batcher(Generic[Item, Options, Found]):
         if not calls:
             return
         try:
-            results = self._work([item for call in calls for item in call.items], calls[0].options)
+            items = [item for call in calls for item in call.items]
+            results = self._work(items, calls[0].options)
+            if len(results) != len(items):  # nobody may get what is another's
+                raise ValueError(f"{len(results)} results for {len(items)} items")
         except BaseException as error:  # of any kind: it belongs to whoever waits for the results
             for call in calls:
                 call.results.set_exception(error)

@@ -59,6 +59,17 @@ def open_passages(path: str | os.PathLike[str]) -> Sequence[Passage]:
         return StoredPassages(folder)
 
 
+def content_of(path: str | os.PathLike[str]) -> str:
+    """A digest of the passages at `path`: SHA-256 of the file, or of the manifests of the indexes, which have sizes and
+    digests of their files. Raises UserError where nothing there can be read."""
+    durable.restore(path)
+    files = [folder / durable.MANIFEST for folder in _indexes(path)] if os.path.isdir(path) else [Path(path)]
+    try:
+        return "-".join(durable.sha256_of(file)[:32] for file in files)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def first_passages(path: str | os.PathLike[str], count: int) -> list[Passage]:
     """The first `count` of them, without reading the rest of a file."""
     return list(open_passages(path)[:count]) if os.path.isdir(path) else list(islice(passages_in(path), count))

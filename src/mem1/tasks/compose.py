@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +62,7 @@ def _fraction(text: str) -> float:
 def compose(questions: Sequence[Question], form: TaskTemplate, *, objectives: int, count: int, seed: int) -> list[Task]:
     """The first `count` tasks of the endless sequence that `seed` determines.
 
-    No task has two questions with the same normalised text. Raises UserError for fewer than `objectives` different
+    No task has two questions with the same text (`same_text`). Raises UserError for fewer than `objectives` different
     questions.
     """
     if objectives < 1 or count < 0:
@@ -91,16 +92,16 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], seed: 
     """The draw, with repeated questions replaced by others from the pool, which the seed draws."""
     chosen: dict[str, Question] = {}
     for question in drawn:
-        chosen.setdefault(_same(question), question)
+        chosen.setdefault(same_text(question), question)
     if len(chosen) < len(drawn):
         for i in random.Random(seed).sample(range(len(pool)), len(pool)):
-            chosen.setdefault(_same(pool[i]), pool[i])
+            chosen.setdefault(same_text(pool[i]), pool[i])
             if len(chosen) == len(drawn):
                 break
         else:
             raise UserError(
                 f"{len(drawn)} objectives need {len(drawn)} different questions, but there are {len(chosen)} (texts "
-                "that differ only in case, articles or punctuation count once); lower the number of objectives"
+                "that differ only in case, articles or marks of sentences count once); lower the number of objectives"
             )
     return tuple(chosen.values())
 
@@ -155,9 +156,9 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
 
     Questions that depend on others are compared only by their ids, because their texts say too little.
     """
-    texts = {_same(q) for q in train if not q.depends_on}
+    texts = {same_text(q) for q in train if not q.depends_on}
     ids = {q.id for q in train}
-    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and _same(q) in texts)]
+    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and same_text(q) in texts)]
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(
@@ -169,9 +170,9 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
 def question_keys(task: Task) -> tuple[str, ...]:
     """A key per question, equal for equal questions about the same collection, in this task or another.
 
-    Questions are equal if their normalised texts are, or, if they depend on others, their ids.
+    Questions are equal if their texts are (`same_text`), or, if they depend on others, their ids.
     """
-    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else _same(q)}" for q in task.questions)
+    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else same_text(q)}" for q in task.questions)
 
 
 def different(tasks: Sequence[Task]) -> list[Task]:
@@ -183,9 +184,16 @@ def different(tasks: Sequence[Task]) -> list[Task]:
     return list(found.values())
 
 
-def _same(question: Question) -> str:
-    """Key of equal questions; a text of nothing but punctuation is its own key."""
-    return normalize(question.text) or question.text
+_MARKS = re.compile(r"[!?'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb()\[\]{}]|(?<!\d)[.,;:]|[.,;:](?!\d)")
+"""Marks of sentences and quotations, but for those within numbers."""
+_ARTICLES = re.compile(r"\b(?:a|an|the) ")
+
+
+def same_text(question: Question) -> str:
+    """Key of questions with the same text, but for case, white space, articles and marks of sentences; "C" and "C++",
+    "2 - 1" and "2 + 1" differ. A text of nothing but these is its own key."""
+    words = " ".join(_MARKS.sub(" ", question.text.casefold()).split())
+    return _ARTICLES.sub("", words) or question.text
 
 
 Dependence = Literal["chain", "shared", "comparison"]

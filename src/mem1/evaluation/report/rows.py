@@ -165,9 +165,11 @@ class Attempts:
     def read(cls, path: Path, *, policy: str, objectives: int) -> Attempts | None:
         """The trajectories of a file and their row, as the evaluation wrote it; None: the file is empty.
 
-        Where there is no row, because the evaluation was interrupted, the trajectories are summarised.
+        Where there is no row, because the evaluation was interrupted, the trajectories are summarised, of a task that
+        was tried again the last one.
         """
-        trajectories, row = read_trajectories(path), read_row(path)
+        read, row = read_trajectories(path, drop_cut_line=True), read_row(path)
+        trajectories = list({t.task.id if t.task else place: t for place, t in enumerate(read)}.values())
         if not trajectories:
             return None
         if row is None or row.tasks != len(trajectories):

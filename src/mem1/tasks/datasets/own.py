@@ -22,9 +22,11 @@ qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/uti
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,13 +107,21 @@ def question_from(record: Record) -> Question:
     return Question(
         id=name,
         text=text or "",
-        answers=strings([answers] if isinstance(answers, str) else answers, f"the answers of question {name!r}"),
+        answers=strings(_listed(answers), f"the answers of question {name!r}"),
         source=fields["source"] or "",
         hops=hops,
         passage_ids=strings(fields["passage_ids"], f"the passage ids of question {name!r}"),
         titles=strings(fields["titles"], f"the titles of question {name!r}"),
         depends_on=_numbers(fields["depends_on"], name),
     )
+
+
+def _listed(answers: Any) -> Any:
+    """A text as the only answer; one that is a list in JSON, as tables have it, as that list."""
+    if isinstance(answers, str) and answers.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(answers)
+    return [answers] if isinstance(answers, str) else answers
 
 
 def _numbers(values: Any, name: str) -> tuple[int, ...]:
