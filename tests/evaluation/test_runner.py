@@ -406,6 +406,9 @@ def test_repetitions_are_made_up_for_as_long_as_there_are_others():
     assert found(6) == ["0", "3", "6", "9", "12"]
     with pytest.raises(UserError, match="no more"):
         found(31)
+    Drawn.tasks = lambda self, **asked: []  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"Drawn\.tasks returned no task of 1 objectives; 3 were asked for"):
+        found(3)
 
 
 def test_a_task_that_comes_up_twice_is_attempted_once(tmp_path: Path):
@@ -433,5 +436,5 @@ def test_a_task_that_comes_up_twice_is_attempted_once(tmp_path: Path):
     assert answers(lambda _: f"<answer> {next(numbers)} </answer>") == [("1", 0), ("2", 0)]
     assert answers(lambda _: "never asked") == [("1", 0), ("2", 0)]
     drawn[1] = replace(drawn[1], id=drawn[0].id)
-    with pytest.raises(ValueError, match="2 different tasks have the id"):
+    with pytest.raises(UserError, match="2 different tasks have the id"):
         answers(lambda _: "never asked")

@@ -70,7 +70,8 @@ _DRAWN = 8
 
 
 def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]:
-    """The tasks of one size, no two alike; fewer than the configuration says where the source has no more."""
+    """The tasks of one size, no two alike; fewer than the configuration says where the source has no more. Raises
+    UserError where it has none."""
     count = drawn = config.count(objectives)
     tasks: list[Task] = []
     while len(tasks) < count and drawn <= _DRAWN * count:
@@ -83,6 +84,10 @@ def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]
         if len(found) == len(tasks):
             break
         tasks, drawn = found, 2 * drawn
+    if not tasks:
+        raise UserError(
+            f"{type(source).__name__}.tasks returned no task of {objectives} objectives; {count} were asked for"
+        )
     return tasks[:count]
 
 
