@@ -195,7 +195,7 @@ class _Size:
     def __post_init__(self) -> None:
         for task_id, times in Counter(task.id for task in self.tasks).items():
             if times > 1:
-                raise ValueError(f"{times} different tasks have the id {task_id!r}; a source must give each its own")
+                raise UserError(f"{times} different tasks have the id {task_id!r}; a source must give each its own")
 
     def read(self, settings: Mapping[str, Any], *, chunk: int, overwrite: bool) -> None:
         """Take over the complete chunks in the file. Raises UserError if it belongs to another evaluation."""
