@@ -115,6 +115,25 @@ def test_a_call_cut_off_before_its_arguments_is_not_made():
     assert steps(agent) == [Repeated(why="cut", tries=1)] and results(agent) == [] and agent.answer == "Oslo"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["<tool_call>\n<function=search>\n<parameter=query>\nOs", "<tool_call>\n<function=search>\n",
+     "<tool_call>\n<function=search>\n<parameter=query>\nOslo\n</parameter>\n",
+     "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>Os", "Action: search\nAction Input: Os"],
+)  # fmt: skip
+def test_a_call_in_the_text_that_was_cut_off_is_not_made(text: str):
+    cut = {"choices": [{"message": said(text), "finish_reason": "length"}]}
+    agent = mem1.Agent(Script(cut, said("Oslo")), tools=[search])
+    assert steps(agent) == [Repeated(why="cut", tries=1)] and results(agent) == [] and agent.answer == "Oslo"
+
+
+@pytest.mark.parametrize("text", [f"{CALL}\nAnd then", "Action: search\nAction Input: Oslo\nObservation: It is"])
+def test_a_whole_call_in_the_text_is_made_where_what_came_behind_it_was_cut_off(text: str):
+    cut = {"choices": [{"message": said(text), "finish_reason": "length"}]}
+    agent = mem1.Agent(Script(cut, said("ok")), tools=[search]).run("go")
+    assert len(results(agent)) == 1 and "of Oslo" in results(agent)[0]
+
+
 @pytest.mark.parametrize("text", ["The mayor of", ""])
 def test_what_a_filter_stopped_is_asked_for_again_and_never_the_answer(text: str):
     stopped = {"choices": [{"message": said(text), "finish_reason": "content_filter"}]}

@@ -213,6 +213,7 @@ def test_what_is_no_call_stays_text(text: str):
 @pytest.mark.parametrize(
     "text",
     ['<tool_call>{"name": "search", "argum', "<tool_call></tool_call>", "[TOOL_CALLS]", "<|python_tag|>print(1)",
+     "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>Os", "<tool_call>search\n<arg_key>que",
      "<function=search><parameter=", f"<tool_call>{'[' * 50_000}</tool_call>",
      f"[TOOL_CALLS][{', '.join([SEARCH] * 200)}]", "<|some_tool_call|>\nsearch Oslo", "<start_function_call>call:x{",
      f"<{BAR}DSML{BAR}tool_calls>\n<{BAR}DSML{BAR}inv"],

@@ -62,7 +62,7 @@ def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
     if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
     found = calls_in(text, {name: tool.told["properties"] for name, tool in tools.items()})
-    if found.calls:
+    if found.calls and (found.ended or not reply.cut):
         calls = [_call(call, tools) for call in found.calls]
         declared = [_declared(call) for call in calls]
         return replace(reply, message=_with(message, found.text, declared), calls=tuple(calls)), Fault.NONE

@@ -52,6 +52,8 @@ class Found:
     calls: tuple[TextCall, ...] = ()
     broken: bool = False
     """Whether it has the mark of a call that cannot be read."""
+    ended: bool = True
+    """Whether its last call shows its end; else more of it may have been to come."""
 
 
 def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
@@ -79,7 +81,7 @@ def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
 
 def _marked(text: str, first: int) -> Found | None:
     """What a text has whose calls begin with the mark at `first`; None: they cannot be read."""
-    calls, end = list[TextCall](), first
+    calls, end, closing = list[TextCall](), first, ""
     try:
         while (style := _style_at(text, end)) is not None:
             begin = end + len(style.opening)
@@ -97,7 +99,7 @@ def _marked(text: str, first: int) -> Found | None:
     rest = text[end:]
     for mark in ("</tool_call>", *ENDS):
         rest = rest.replace(mark, "")
-    return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls))
+    return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls), ended=bool(closing))
 
 
 def _plain(calls: Iterable[TextCall]) -> list[TextCall]:
@@ -138,7 +140,8 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
         except UNREADABLE:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
-            return Found(text=before.strip(), calls=tuple(calls))
+            ended = read is not of_react or "\nObservation:" in bare
+            return Found(text=before.strip(), calls=tuple(calls), ended=ended)
     return None
 
 

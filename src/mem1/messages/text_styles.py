@@ -146,7 +146,9 @@ def _of_tags(body: str) -> Iterator[TextCall]:
         values = {}
         for pair in pairs:
             key, _, value = pair.partition("</arg_key>")
-            values[key.strip()] = value.partition("<arg_value>")[2].rpartition("</arg_value>")[0]
+            values[key.strip()], closed, _ = value.partition("<arg_value>")[2].rpartition("</arg_value>")
+            if not closed:
+                raise ValueError("a value without its end")
         if not re.fullmatch(r"[\w.:-]+", name.strip()):
             raise ValueError("no name")
         yield TextCall(name, json.dumps(values, ensure_ascii=False), typed=False)
