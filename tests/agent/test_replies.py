@@ -14,7 +14,7 @@ import mem1
 from mem1.agent import Ending, Repeated
 from mem1.agent.replies import CUTS, TRIES
 from mem1.agent.tools import Tool
-from mem1.messages import check
+from mem1.messages import Bounds, check
 
 
 def search(query: str, most: int = 3) -> str:
@@ -145,13 +145,22 @@ def test_what_a_filter_stopped_is_asked_for_again_and_never_the_answer(text: str
     assert (report.answer, report.ending, report.turns) == (None, Ending.UNUSABLE, 2 + CUTS)
 
 
-def test_what_a_filter_stopped_is_no_state():
-    stopped = {"choices": [{"message": said("I cannot"), "finish_reason": "content_filter"}]}
+@pytest.mark.parametrize("why", ["content_filter", "length"])
+def test_what_a_filter_or_the_limit_of_tokens_stopped_is_no_state(why: str):
+    stopped = {"choices": [{"message": said("I cannot"), "finish_reason": why}]}
     search_for = [calls(("search", '{"query": "x"}'))] * 2
     agent = mem1.Agent(Script(*search_for, stopped, said("the state"), said("Oslo")), tools=[search], memory="fold(1)")
     assert agent.run("go").answer == "Oslo"
     shown = str(agent.memory.prompt(agent.messages))
     assert "the state" in shown and "I cannot" not in shown
+
+
+def test_of_a_state_longer_than_it_may_be_the_end_goes_in_any_case():
+    cut = {"choices": [{"message": said("The mayor is Anne.\n" * 40), "finish_reason": "length"}]}
+    search_for = [calls(("search", '{"query": "x"}'))] * 2
+    bounds = Bounds(state=50)
+    agent = mem1.Agent(Script(*search_for, cut, said("Oslo")), tools=[search], memory="fold(1)", bounds=bounds)
+    assert agent.run("go").answer == "Oslo" and "The mayor is Anne." in str(agent.memory.prompt(agent.messages))
 
 
 def test_a_refusal_is_the_answer():

@@ -28,6 +28,8 @@ class Said:
     calls: Sequence[Call] = ()
     thought: str = ""
     """Empty: none. Chat completions have no place for one."""
+    ended: str = "stop"
+    """Why a text ended, as chat completions say it."""
 
     @property
     def name(self) -> str:
@@ -42,7 +44,7 @@ def chat(said: Said, usage: int, *, stream: bool) -> Reply:
         for id, name, given in said.calls
     ]
     message = {"role": "assistant", "content": said.text or None, **({"tool_calls": made} if made else {})}
-    reason = "tool_calls" if made else "stop"
+    reason = "tool_calls" if made else said.ended
     common = {"id": f"chatcmpl-{said.name}", "created": 1, "model": "model"}
     counted = {"prompt_tokens": usage, "completion_tokens": 10, "total_tokens": usage + 10}
     if not stream:

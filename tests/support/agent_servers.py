@@ -59,6 +59,8 @@ class AgentServer:
     """Final answer; None: the facts."""
     writes: bool = True
     """Whether the model writes a state when asked, and does not call a tool instead."""
+    states_end: str = "stop"
+    """Why its states end."""
     thinks: bool = False
     """Whether replies have signed thoughts, which the server then remembers."""
     plan: Callable[[str, int], list[tuple[str, Mapping[str, Any]]]] | None = None
@@ -122,7 +124,7 @@ class AgentServer:
         if ASK in json.dumps(messages[-1]):
             self.asked += 1
             if self.writes and not forced:
-                return Said(f"Known: {known}.", thought=f"state-{self.asked}")
+                return Said(f"Known: {known}.", thought=f"state-{self.asked}", ended=self.states_end)
             return Said(calls=[("call_0_0_0", self.tool, {self.argument: "x"})])
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"

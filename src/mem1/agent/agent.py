@@ -33,6 +33,7 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds, Event, Memory, check
+from mem1.messages.endings import unfinished
 from mem1.messages.thoughts import Speech, begins_inside
 from mem1.messages.transcript import Call, Message, texts
 from mem1.net.threads import Pool
@@ -349,8 +350,8 @@ class Agent:
         declared = [tool.declared for tool in (self._tools or {}).values()]
         reply = self._model.reply(request, declared, within_s=self._left_s())
         self._ledger.state(request, reply)
-        if reply.filtered:
-            raise ModelFailed("a filter of the provider stopped the state")
+        if why := unfinished(reply.message, self.memory.bounds, cut=reply.cut, filtered=reply.filtered):
+            raise ModelFailed(why)
         return reply.message
 
     def _recall(self) -> Tool:

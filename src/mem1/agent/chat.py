@@ -24,6 +24,7 @@ from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
+from mem1.messages.endings import CUT, FILTERED
 from mem1.messages.text_calls import arguments_in
 from mem1.messages.text_styles import plain_name
 from mem1.messages.transcript import Call, Message
@@ -35,8 +36,6 @@ _MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
-FILTERED = ("content_filter", "sensitive")
-"""Why a provider's filter ended a reply, in OpenAI's words and in Zhipu's."""
 _MOST_REFUSALS = 16
 """Most requests in a row of which a server refuses something that is then left out."""
 Part = str | Mapping[str, Any]
@@ -268,7 +267,7 @@ def read_completion(value: Any) -> Reply:
     return Reply(
         message=whole,
         calls=called,
-        cut=finish == "length",
+        cut=finish in CUT,
         filtered=finish in FILTERED,
         counted=_counted(completion.get("usage")),
     )

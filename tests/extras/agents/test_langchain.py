@@ -146,6 +146,16 @@ def test_a_model_that_writes_no_state_goes_on_with_the_whole_conversation():
     assert {event.kind for event in events} == {"no_state"} and events[0].why == "a call of look"
 
 
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+def test_a_state_that_came_to_no_end_is_none(why: str):
+    events: list[Event] = []
+    with agent_server(6, states_end=why) as server:
+        made = agent(server, [MemoryMiddleware("fold(1)", on_event=events.append)])
+        messages = made.invoke(task(), LIMIT)["messages"]
+    assert server.refused == [] and server.asked >= 2 and messages[-1].text == facts("oslo", 6)
+    assert max(server.lengths) == 2 + 3 * 6 and {event.kind for event in events} == {"no_state"}
+
+
 def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():
     thinking = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "I look."}]
     own = [

@@ -160,6 +160,16 @@ def test_an_output_type_does_not_keep_the_model_from_writing_states(wanted: Any)
 
 
 @pytest.mark.filterwarnings("ignore:.*RetryPromptPart")
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+def test_a_state_that_came_to_no_end_is_none(why: str):
+    events: list[Event] = []
+    with agent_server(6, states_end=why) as server:
+        made = agent(server, [MemoryCapability("fold(1)", on_event=events.append)])
+        result = made.run_sync(ASK.format("oslo"), usage_limits=LIMITS)
+    assert server.refused == [] and server.asked >= 2 and result.output == facts("oslo", 6)
+    assert max(server.lengths) == 2 + 3 * 6 and {event.kind for event in events} == {"no_state"}
+
+
 def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():
     image = BinaryContent(b"x", media_type="image/png")
     own: list[ModelMessage] = [

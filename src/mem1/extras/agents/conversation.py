@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from mem1.errors import UserError
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
+from mem1.messages.endings import CUT, FILTERED, unfinished
 from mem1.messages.transcript import PLACE, Message
 
 M = TypeVar("M")
@@ -31,6 +32,17 @@ def memory_of(policy: str | MemoryPolicy, settings: Mapping[str, Any], form: str
             "a memory of an agent has no `write`: the agent's own model writes its states, or a `writer` beside it"
         )
     return Memory(policy, form=form, **settings)
+
+
+def finished(message: Message, ended: Any, memory: Memory) -> Message:
+    """What the model said when it was asked for a state. Raises UserError where that came to no end.
+
+    `ended`: why, in the framework's word.
+    """
+    word = str(ended).lower()
+    if why := unfinished(message, memory.bounds, cut=word in CUT, filtered=word in FILTERED):
+        raise UserError(why)
+    return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
 from mem1.messages.transcript import Message
@@ -61,7 +61,7 @@ class MemoryMiddleware(AgentMiddleware):
 
         def write(messages: list[Message]) -> Message:
             with _unseen():
-                return _reply(handler(_for_state(request, conversation.written(messages))))
+                return _state(handler(_for_state(request, conversation.written(messages))), self.memory)
 
         shown = self.memory.prompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = handler(request.override(messages=conversation.written(shown)))
@@ -76,7 +76,7 @@ class MemoryMiddleware(AgentMiddleware):
 
         async def write(messages: list[Message]) -> Message:
             with _unseen():
-                return _reply(await handler(_for_state(request, conversation.written(messages))))
+                return _state(await handler(_for_state(request, conversation.written(messages))), self.memory)
 
         shown = await self.memory.aprompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = await handler(request.override(messages=conversation.written(shown)))
@@ -115,9 +115,12 @@ def _said(response: Any) -> AIMessage | None:
     return next((message for message in found if isinstance(message, AIMessage)), None)
 
 
-def _reply(response: Any) -> Message:
+def _state(response: Any, memory: Memory) -> Message:
     said = _said(response)
-    return {} if said is None else _chat(said)
+    if said is None:
+        return {}
+    ended = (said.response_metadata.get(key) for key in ("finish_reason", "stop_reason", "done_reason"))
+    return finished(_chat(said), next(filter(None, ended), None), memory)
 
 
 def _chat(message: BaseMessage) -> Message:

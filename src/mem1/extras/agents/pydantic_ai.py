@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
 from mem1.messages.transcript import Message
@@ -82,7 +82,7 @@ class MemoryCapability(AbstractCapability[Any]):
                 *_for_state(request_context),
             )
             ctx.usage.incr(response.usage)
-            return _said(response)
+            return finished(_said(response), response.finish_reason, self.memory)
 
         instructions = _last_request(sent).instructions or ""
         shown = await self.memory.aprompt(conversation.read, write=write, owner=instructions)

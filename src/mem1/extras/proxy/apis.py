@@ -15,18 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mem1.agent.chat import FILTERED
-from mem1.messages.bounds import estimated
+from mem1.messages.bounds import Bounds, estimated
+from mem1.messages.endings import CUT, FILTERED, unfinished
 from mem1.messages.sessions import keys_of
-from mem1.messages.thoughts import without_thoughts
-from mem1.messages.transcript import Message, texts
+from mem1.messages.transcript import Message
 from mem1.net.exchange import read_json, whole_number
 
 _SPOILS = frozenset(
     ("stream", "stream_options", "n", "stop", "stop_sequences", "response_format", "output_format", "prediction")
 )
-_STOPPED = (*FILTERED, "refusal")
-"""Why an answer ended that a provider's filter stopped; the last is Anthropic's."""
 _SIGNATURE = "x-anthropic-billing-header:"
 _MOST_TOKENS = 1 << 40
 
@@ -69,8 +66,6 @@ class Api:
     """Name of its form in `mem1.messages`."""
     reply: Callable[[Mapping[str, Any]], tuple[Any, Any]]
     """An answer's (message, why it ended)."""
-    cut: str
-    """Why an answer ended that reached its limit of tokens."""
     usage: Callable[[Mapping[str, Any]], Usage]
     """What an answer's `usage` says."""
     forced: frozenset[str]
@@ -118,19 +113,16 @@ class Api:
         usage = answer.get("usage")
         return self.usage(usage) if isinstance(usage, dict) else Usage(calls=1)
 
-    def state_in(self, answer: Mapping[str, Any], state_tokens: int) -> Message:
-        """The model's message. Raises NoState where there is none, a filter stopped it, or it was cut within the
-        tokens that a state may have; of a longer one the end goes in any case."""
+    def state_in(self, answer: Mapping[str, Any], bounds: Bounds) -> Message:
+        """The model's message. Raises NoState where there is none, or not all of it."""
         try:
             message, ended = self.reply(answer)
         except (TypeError, LookupError) as error:
             raise NoState(f"the answer to a request for a state has no message ({type(error).__name__})") from error
         if not isinstance(message, dict):
             raise NoState("the answer to a request for a state has no message")
-        if ended in _STOPPED:
-            raise NoState(f"a filter of the provider stopped the state ({ended})")
-        if ended == self.cut and estimated(without_thoughts(texts(message.get("content")))) <= state_tokens:
-            raise NoState("the state was cut off by the limit of tokens")
+        if why := unfinished(message, bounds, cut=ended in CUT, filtered=ended in FILTERED):
+            raise NoState(why)
         return message
 
 
@@ -160,7 +152,6 @@ CHAT = Api(
     path="/chat/completions",
     form="chat",
     reply=lambda answer: (answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")),
-    cut="length",
     usage=_chat_usage,
     forced=frozenset(("required", "function", "custom", "allowed_tools")),
     free="auto",
@@ -169,7 +160,6 @@ ANTHROPIC = Api(
     path="/v1/messages",
     form="anthropic",
     reply=lambda answer: ({"role": "assistant", "content": answer["content"]}, answer.get("stop_reason")),
-    cut="max_tokens",
     usage=_anthropic_usage,
     forced=frozenset(("any", "tool")),
     free={"type": "auto"},

@@ -28,7 +28,7 @@ from mem1.extras.proxy.apis import APIS, Api, NoState, Usage
 from mem1.extras.proxy.states import StateFile
 from mem1.extras.proxy.upstream import Headers, Upstream, credential_of, is_secret, passed_on
 from mem1.memory import Fold
-from mem1.messages import Event, Memory, check
+from mem1.messages import Bounds, Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.digests import hashed
 from mem1.messages.folding import PAUSE
@@ -159,7 +159,7 @@ class Folding:
         messages, memory = call.body["messages"], self._memories[call.api.form]
 
         async def write(asked: list[Message]) -> Message:
-            return await self._state(call, asked, memory.bounds.state)
+            return await self._state(call, asked, memory.bounds)
 
         try:
             seen = await memory.aprompt(
@@ -184,7 +184,7 @@ class Folding:
         """Whether it matters what is sent beside the messages."""
         return memory.policy == Fold(None) or memory.bounds.prompt is not None
 
-    async def _state(self, call: Call, asked: list[Message], state_tokens: int) -> Message:
+    async def _state(self, call: Call, asked: list[Message], bounds: Bounds) -> Message:
         """The model's answer to a request for a state. Raises NoState; a provider that failed is not tried again."""
         if call.failed is not None:
             raise call.failed
@@ -192,19 +192,19 @@ class Folding:
         if not await asyncio.to_thread(_shorter, asked[: -len(request)], call.body["messages"]):
             asked = [*call.body["messages"], *request]  # as it was sent so far: the provider has it in its cache
         body = await asyncio.to_thread(
-            lambda: encoded(call.api.state_body(call.body, self._ruled(call, asked), state_tokens))
+            lambda: encoded(call.api.state_body(call.body, self._ruled(call, asked), bounds.state))
         )
         name = sha256(call.owner.encode() + body).digest()
         if name in call.asked or name not in self._asked:
             call.asked.append(name)
-            self._asked[name] = asyncio.create_task(self._ask(call, body, state_tokens))
+            self._asked[name] = asyncio.create_task(self._ask(call, body, bounds))
         try:
             return await self._asked[name]
         except NoState as error:
             call.failed = error if error.for_good else None
             raise
 
-    async def _ask(self, call: Call, body: bytes, state_tokens: int) -> Message:
+    async def _ask(self, call: Call, body: bytes, bounds: Bounds) -> Message:
         headers = passed_on(call.headers, same_request=False)
         try:
             status, answer = await self._upstream.state(call.path, call.query, headers, body)
@@ -221,7 +221,7 @@ class Folding:
         usage = call.api.usage_of(read)
         call.usage += usage
         self._counts.states += usage
-        return call.api.state_in(read, state_tokens)
+        return call.api.state_in(read, bounds)
 
     def _tell(self, event: Event) -> None:
         """An event to the file; what the user should know, to stderr."""
