@@ -165,6 +165,32 @@ def test_a_server_started_again_with_other_tools_offers_those():
         assert [tool["function"]["name"] for tool in model.tools] == ["recall", "new", "look"]
 
 
+@pytest.mark.parametrize(("path", "kind"), [("/events", "sse"), ("/sse", "streamable-http")])
+def test_a_file_of_servers_names_the_transport_whatever_the_path(path: str, kind: str, tmp_path: Path):
+    official = MCPServer("notes")
+
+    @official.tool(structured_output=False)
+    def note() -> str:
+        """Takes a note."""
+        return "noted"
+
+    with over_http(official, events=kind == "sse", path=path) as url:
+        file = tmp_path / "servers.json"
+        file.write_text(f'{{"mcpServers": {{"notes": {{"type": "{kind}", "url": "{url}"}}}}}}')
+        assert outcomes(*servers_of(str(file)), "note") == ["noted"]
+
+
+def test_user_and_query_of_an_address_are_shown_nowhere():
+    with Served() as server:
+        place = f"127.0.0.1:{server.port}"
+        address = f"http://joe:s3cret-word@{place}/mcp?api_key=s3cret-key"
+        server.text = f"you are at {address} with s3cret-key and s3cret-word"
+        assert outcomes(McpServer(address), "note") == [f"you are at http://{place}/mcp with *** and ***"]
+        with pytest.raises(UserError, match=f"Method Not Allowed' for url 'http://{place}/mcp' ") as raised:
+            outcomes(McpServer(address, transport="sse"), "note")
+        assert "s3cret" not in str(raised.value)
+
+
 class TestHeaders:
     def test_are_sent_with_values_of_variables_and_shown_nowhere(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -175,7 +201,7 @@ class TestHeaders:
             wanted = McpServer(server.url, headers={"Authorization": "Bearer ${TOKEN}", "X-Team": "blue-team"})
             server.next = [None, 401]
             first, second = outcomes(wanted, "note", "note")
-            assert first == "note Bearer ***"  # the server sends it back
+            assert first == "note ***"  # the server sends it back
             assert second == "error: the MCP server gives no result: " + (
                 "MCPError: status 401; give McpServer(headers=...) what it asks for"
             )
@@ -193,6 +219,7 @@ class TestHeaders:
             ("http://a/mcp", {"Content-Type": "s3cret"}, "is set by the protocol"),
             ("http://a/mcp", {"Mcp-Session-Id": "s3cret"}, "is set by the protocol"),
             ("python x.py", {"A": "s3cret"}, "headers go with an http address"),
+            ("http://a/mcp", {"A": 5}, "headers of the MCP server 'http://a/mcp' must map names to texts"),
             ("http://a/mcp", {"A": "s3cret\r\nB: c"}, "the header A of .* has characters that no header takes"),
             (
                 "http://a/mcp",
@@ -206,6 +233,12 @@ class TestHeaders:
         with pytest.raises(UserError, match=why) as raised:
             outcomes(McpServer(server, headers=headers), "note")
         assert "s3cret" not in str(raised.value)
+
+    def test_that_hold_no_key_stay_in_results(self):
+        with Served() as server:
+            server.text = "Norway, of 2024-10-21: s3cret-key"
+            headers = {"X-Country": "Norway", "X-Version": "2024-10-21", "X-Api-Key": "s3cret-key"}
+            assert outcomes(McpServer(server.url, headers=headers), "note") == ["Norway, of 2024-10-21: ***"]
 
     def test_of_the_command_line_and_of_a_file_of_servers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("KEY", "k")
@@ -228,6 +261,11 @@ class TestHeaders:
             ("{", "cannot be read"),
             ("{}", "names no servers"),
             ('{"mcpServers": {"a": {}}}', "a: needs|a needs"),
+            ('{"mcpServers": {"a": {"command": "python", "args": "x.py --port 1"}}}', "a: args is a list of texts"),
+            ('{"mcpServers": {"a": {"url": "/bin/ls"}}}', "a: url is an http address"),
+            ('{"mcpServers": {"a": {"url": "http://a", "env": {"B": "c"}}}}', "env goes with a command"),
+            ('{"mcpServers": {"a": {"url": "http://a", "type": "stdio"}}}', "a: type is one of http, .*, not 'stdio'"),
+            ('{"mcpServers": {"a": {"command": "a", "type": ["sse"]}}}', "a: type is one of stdio, not"),
         ):
             file.write_text(text)
             with pytest.raises(UserError, match=why):

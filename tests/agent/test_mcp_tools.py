@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -135,6 +136,19 @@ def test_what_is_no_server_is_refused_at_once():
     for text in ("python 'x", " ", ""):
         with pytest.raises(UserError, match="is neither a command nor an http address"):
             McpServer(text)
+    for text in ("http://joe:s3cret@a:99999/mcp?k=s3cret", "http://[::1/mcp?k=s3cret", "ftp://a/mcp?k=s3cret"):
+        with pytest.raises(UserError, match=r"/mcp' is no http address") as raised:
+            McpServer(text)
+        assert "s3cret" not in str(raised.value) and "joe" not in str(raised.value)
+    for server, more, why in (
+        ("http://a/mcp", {"env": {"A": "b"}}, "env goes with a command"),
+        ("python x.py", {"env": {"A": 5}}, "env of .* must map names to texts"),
+        ("python x.py", {"transport": "sse"}, "transport is http or sse, of an http address"),
+        ("http://a/mcp", {"transport": "ws"}, "transport is http or sse"),
+        ("python x.py", {"only": "nap"}, r"is a tuple of names: \('nap',\)"),
+    ):
+        with pytest.raises(UserError, match=why):
+            McpServer(server, **more)
     with pytest.raises(UserError, match="must be above 0"):
         McpServer("x", timeout_s=0)
     with pytest.raises(UserError, match="must be at least 1"):
@@ -254,6 +268,26 @@ def test_long_answers_come_by_the_older_transport_too_and_one_beyond_any_limit_e
     assert [len(each) for each in found] == list(sizes[:4]) and last == "x" * 300_000
     assert refused.endswith("gives no result: MCPError: an answer of more than 5,242,880 bytes; ask for less")
     assert len(sessions) == 1 and sessions != {""}
+
+
+def test_a_server_over_http_may_be_silent_as_long_as_a_call_may_take(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.agent.mcp_http._SILENT_S", 0.2)
+    official = MCPServer("late")
+
+    @official.tool(structured_output=False)
+    async def note() -> str:
+        """Takes a note."""
+        await asyncio.sleep(1)
+        return "noted"
+
+    for events in (False, True):
+        model = Script(calls(("note", "{}")), said("done"))
+        with (
+            over_http(official, events=events) as url,
+            mem1.Agent(model, tools=[McpServer(url, timeout_s=60)]) as agent,
+        ):
+            agent.run("go")
+        assert results(agent) == ["noted"]
 
 
 def test_a_command_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch):

@@ -24,14 +24,15 @@ OK = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInf
 
 
 @contextmanager
-def over_http(official: Any, *, events: bool = False) -> Iterator[str]:
+def over_http(official: Any, *, events: bool = False, path: str = "") -> Iterator[str]:
     """The address of a server made with the official package. `events`: of the older transport."""
-    app = official.sse_app() if events else official.streamable_http_app()
+    path = path or ("/sse" if events else "/mcp")
+    app = official.sse_app(sse_path=path) if events else official.streamable_http_app(streamable_http_path=path)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_for(lambda: server.started)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/{'sse' if events else 'mcp'}"
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}{path}"
     server.should_exit = True
     thread.join()
 

@@ -20,6 +20,14 @@ from mem1.agent.mcp_tools import McpServer, filled
 from mem1.errors import UserError
 from mem1.net.failover import is_http
 
+_TRANSPORTS = {
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+"""What other clients call the transports of an address."""
 _KEYS = ("command", "args", "env", "url", "headers", "type", "transport", "disabled", "timeout_s")
 
 
@@ -58,7 +66,10 @@ def _server(where: str, one: Any) -> McpServer:
     if unknown := sorted(one.keys() - set(_KEYS)):
         raise UserError(f"{where} has no key {unknown[0]!r:.80}; there are {', '.join(_KEYS)}")
     maps = [one.get(key) or {} for key in ("env", "headers")]
-    words = [one.get("command", one.get("url")), *(one.get("args") or ())]
+    given = one.get("args") or []
+    if not isinstance(given, list):
+        raise UserError(f"{where}: args is a list of texts, one for each word")
+    words = [one.get("command", one.get("url")), *given]
     texts = [*words, *(text for each in maps if isinstance(each, dict) for pair in each.items() for text in pair)]
     if not all(isinstance(each, dict) for each in maps) or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: command, url, args, env and headers are texts")
@@ -66,8 +77,19 @@ def _server(where: str, one: Any) -> McpServer:
     limit = {"timeout_s": one["timeout_s"]} if "timeout_s" in one else {}
     if not all(type(seconds) in (int, float) for seconds in limit.values()):
         raise UserError(f"{where}: timeout_s is a number of seconds")
+    if "url" in one and not is_http(words[0]):
+        raise UserError(f"{where}: url is an http address, such as http://127.0.0.1:9000/mcp")
     server = words[0] if "url" in one else shlex.join(words)
     return McpServer(
         server, env={name: filled(value, f"{where}: {name}") for name, value in env.items()} or None,
-        headers=headers or None, **limit,
+        headers=headers or None, transport=_transport(where, one), **limit,
     )  # fmt: skip
+
+
+def _transport(where: str, one: dict[str, Any]) -> str | None:
+    """The transport of an address; None: not named, or a command, which has one only."""
+    named = one.get("type", one.get("transport"))
+    known = _TRANSPORTS if "url" in one else {"stdio": None}
+    if named is not None and not (isinstance(named, str) and named in known):
+        raise UserError(f"{where}: type is one of {', '.join(known)}, not {named!r:.40}")
+    return None if named is None else known[named]

@@ -27,6 +27,8 @@ _GATEWAY = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of servers that are starting, or of proxies before them."""
 _LONGEST_EVENT = 1 << 20
 """Bytes of an event that the official client of the older transport reads; it ends at a longer one."""
+_SILENT_S = 300.0
+"""Longest silence of a server within an answer, unless a call may take longer."""
 _EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
@@ -50,22 +52,23 @@ def fault_of(error: Any) -> Fault | None:
 
 
 @contextlib.asynccontextmanager
-async def over_http(url: str, headers: Mapping[str, str], *, events: bool = False) -> AsyncIterator[Any]:
-    """Streams of a server. `events`: it speaks the older transport, HTTP with server-sent events."""
+async def over_http(url: str, headers: Mapping[str, str], *, limit_s: float, events: bool) -> AsyncIterator[Any]:
+    """Streams of a server. `limit_s`: longest time of a call. `events`: it speaks the older transport, HTTP with
+    server-sent events."""
     from mcp.client.streamable_http import streamable_http_client
 
     if events:
-        async with _by_events(url, headers) as streams:
+        async with _by_events(url, headers, limit_s) as streams:
             yield streams
         return
-    async with _client(headers, None) as http, streamable_http_client(
+    async with _client(headers, limit_s) as http, streamable_http_client(
         url, http_client=http, max_sse_event_size=LONGEST_MESSAGE
     ) as streams:  # fmt: skip
         yield streams
 
 
 @contextlib.asynccontextmanager
-async def _by_events(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+async def _by_events(url: str, headers: Mapping[str, str], limit_s: float) -> AsyncIterator[Any]:
     """Streams of the older transport. Messages that are too long for the official one pass it by."""
     import anyio
     from mcp.client.sse import sse_client
@@ -73,7 +76,7 @@ async def _by_events(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]
     to_client, messages = anyio.create_memory_object_stream[Any](0)
 
     def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
-        return _client(headers or {}, timeout, to_client.send)
+        return _client(headers or {}, limit_s, to_client.send)
 
     async with sse_client(url, dict(headers), httpx_client_factory=client) as (shorter, requests):
 
@@ -91,9 +94,11 @@ async def _by_events(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]
             await asyncio.gather(passing, return_exceptions=True)
 
 
-def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], Awaitable[None]] | None = None) -> Any:
+def _client(headers: Mapping[str, str], limit_s: float, deliver: Callable[[Any], Awaitable[None]] | None = None) -> Any:
     """`deliver`: takes messages in events that are too long."""
     import httpx2
+
+    silent_s = max(_SILENT_S, limit_s)
 
     class Events(httpx2.AsyncByteStream):
         def __init__(self, stream: Any, deliver: Callable[[Any], Awaitable[None]]) -> None:
@@ -142,7 +147,8 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
             except httpx2.HTTPError as error:
                 early = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
                 lost = isinstance(error, httpx2.TransportError)
-                why = one_line(f"{type(error).__name__}: {error}")
+                silent = isinstance(error, httpx2.ReadTimeout)
+                why = f"it was silent for {silent_s:g} s" if silent else one_line(f"{type(error).__name__}: {error}")
                 return _answered(request, why, unsent=isinstance(error, early), lost=lost)
             status, session = response.status_code, "mcp-session-id" in request.headers
             if session and (status in (404, 410) or (status == 400 and b"session" in response.content.lower())):
@@ -208,7 +214,7 @@ def _client(headers: Mapping[str, str], timeout: Any, deliver: Callable[[Any], A
             await self._stream.aclose()
 
     plain = {**headers, "accept-encoding": "identity"}
-    return Client(headers=plain, timeout=timeout or httpx2.Timeout(30.0, read=300.0))
+    return Client(headers=plain, timeout=httpx2.Timeout(30.0, read=silent_s))
 
 
 def _request(content: bytes) -> dict[str, Any]:

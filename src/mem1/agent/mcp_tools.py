@@ -24,13 +24,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from mem1.agent.background import Background
+from mem1.agent.mcp_hidden import hidden, shown_address, without
 from mem1.agent.mcp_http import over_http
 from mem1.agent.mcp_link import Link, client_of
 from mem1.agent.mcp_program import Complaint, program
 from mem1.agent.tools import Tool, ToolFailed
+from mem1.engines.servers import may_be_secret
 from mem1.errors import UserError
 from mem1.net.exchange import one_line
 from mem1.net.failover import is_http
@@ -47,8 +49,8 @@ _RENEW_S = 10.0
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
 _OF_THE_PROTOCOL = ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding")
-_SECRET = 6
-"""Characters from which a header's value is looked for in texts, to be hidden."""
+_ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_TRANSPORTS = ("http", "sse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +69,33 @@ class McpServer:
     """Most characters of a result that are kept; a note says how many there were."""
     headers: Mapping[str, str] | None = field(default=None, repr=False)
     """Headers of all requests to an http address; ${NAME} is an environment variable. Never shown."""
+    transport: str | None = None
+    """What an http address speaks: "http" (streamable), or "sse", which is older; None: sse where it ends with /sse."""
 
     def __post_init__(self) -> None:
+        if not is_http(self.server) and _ADDRESS.match(self.server):
+            raise UserError(
+                f"the MCP server {shown_address(self.server)!r:.80} is no http address; write http://127.0.0.1:9000/mcp"
+            )
         if not is_http(self.server) and not self._words:
             raise UserError(f"the MCP server {self.server!r:.80} is neither a command nor an http address")
         if self.timeout_s <= 0:
             raise UserError("timeout_s of an MCP server must be above 0")
         if self.result_chars < 1:
             raise UserError("result_chars of an MCP server must be at least 1")
+        if isinstance(self.only, str):
+            raise UserError(f"only of the MCP server {self.name} is a tuple of names: ({self.only!r:.80},)")
+        for what, given in (("env", self.env), ("headers", self.headers)):
+            if given is not None and not _are_texts(given):
+                raise UserError(f"{what} of the MCP server {self.name} must map names to texts")
         if self.headers and not is_http(self.server):
             raise UserError(f"headers go with an http address; {self.name} is a command: give it env={{...}}")
+        if self.env and is_http(self.server):
+            raise UserError(f"env goes with a command; {self.name} is an address: give it headers={{...}}")
+        if self.transport is not None and not (is_http(self.server) and self.transport in _TRANSPORTS):
+            raise UserError(
+                f"transport is http or sse, of an http address; {self.name} cannot have {self.transport!r:.40}"
+            )
         for name in self.headers or {}:
             if not _HEADER.fullmatch(name):
                 raise UserError(f"{name!r:.80} cannot name a header of the MCP server {self.name}")
@@ -86,10 +105,7 @@ class McpServer:
     @property
     def name(self) -> str:
         """The server as messages show it: an address without its user and query."""
-        if not is_http(self.server):
-            return repr(self.server)
-        parts = urlsplit(self.server)
-        return repr(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+        return repr(shown_address(self.server) if is_http(self.server) else self.server)
 
     def __repr__(self) -> str:
         return f"McpServer({self.name})"
@@ -116,8 +132,10 @@ class McpServer:
             logging.getLogger(noisy).addHandler(logging.NullHandler())
         if not is_http(self.server):
             return client_of(program(self._words, env=self.env or {}, complaint=complaint), self.timeout_s, changed)
-        events = urlsplit(self.server).path.rstrip("/").endswith("/sse")  # the older transport
-        return client_of(over_http(self.server, self.filled(), events=events), self.timeout_s, changed)
+        by_path = "sse" if urlsplit(self.server).path.rstrip("/").endswith("/sse") else "http"
+        events = (self.transport or by_path) == "sse"
+        streams = over_http(self.server, self.filled(), limit_s=self.timeout_s, events=events)
+        return client_of(streams, self.timeout_s, changed)
 
     def filled(self) -> dict[str, str]:
         """The headers as they are sent. Raises UserError, which shows no value."""
@@ -129,12 +147,24 @@ class McpServer:
                 raise UserError(f"{where} has characters that no header takes; give printable ASCII on one line")
         return found
 
+    def hidden(self) -> list[tuple[str, str]]:
+        """What no text shows: see `mem1.agent.mcp_hidden`. Raises UserError as `filled` does."""
+        if not is_http(self.server):
+            return []
+        own = [name for name, value in (self.headers or {}).items() if _VARIABLE.search(value) or may_be_secret(name)]
+        values = [value for name, value in self.filled().items() if name in own]
+        return hidden(self.server, [*values, *(value.partition(" ")[2] for value in values)])
+
     @property
     def _words(self) -> list[str]:
         try:
             return shlex.split(self.server)
         except ValueError:  # a quote without its end
             return []
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)
 
 
 def filled(text: str, where: str) -> str:
@@ -157,8 +187,7 @@ class McpTools:
         self._server = server
         self._names: dict[str, str] = {}
         """A tool's own name -> the one that models are told, which stays the same while the agent lives."""
-        self._hidden = sorted({value for value in server.filled().values() if len(value) >= _SECRET}, key=len)
-        self._hidden += [value.partition(" ")[2] for value in self._hidden if len(value.partition(" ")[2]) >= _SECRET]
+        self._hidden = server.hidden()
         self._link = Link(background, server.open, limit_s=server.timeout_s, starts=not is_http(server.server))
         limit_s = min(server.timeout_s, math.inf if within_s is None else within_s)
         late = f"no answer within {limit_s:.3g} s" + (", all that timeout_s leaves" if limit_s == within_s else "")
@@ -225,10 +254,8 @@ class McpTools:
         return Tool(name=name, description=declared.description, parameters=declared.schema, call=call)
 
     def _shown(self, text: str) -> str:
-        """The text without values of headers, which a server may send back."""
-        for value in reversed(self._hidden):
-            text = text.replace(value, "***")
-        return text
+        """The text without what nobody is shown, which a server may send back."""
+        return without(self._hidden, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
