@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from inspect_ai.tool import Tool, ToolCall, tool
 
 from mem1.extras.agents.conversation import Conversation
 from mem1.extras.agents.inspect import KIND, MemoryCompaction, recall
-from mem1.messages import Bounds, Event, fold
+from mem1.messages import Bounds, Event, Reading, fold
 
 TURNS = 20
 
@@ -94,6 +95,30 @@ def test_samples_that_share_a_strategy_do_not_mix(tmp_path: Path):
         assert sample.output.completion == facts(name, 10)
         recalled = [m for m in sample.messages if isinstance(m, ChatMessageTool) and m.function == "recall"]
         assert all(f"end-of-{name}" in message.text for message in recalled)
+
+
+class Writer:
+    """Notes which fact a result has."""
+
+    def write(self, reading: Reading, /) -> list[str]:
+        return re.findall(r"fact-\w+-\d+", reading.exchange)
+
+
+def test_all_notes_of_a_writer_and_what_they_were_written_about_are_recalled(tmp_path: Path):
+    handles = {8: "notes", 9: "Fact-oslo-0", 10: "nothing like it"}
+
+    def plan(name: str, turn: int) -> list[tuple[str, dict[str, Any]]]:
+        handle = handles.get(turn)
+        return [("look", {"place": f"{name}-{turn}"}) if handle is None else ("recall", {"handle": handle})]
+
+    memory = MemoryCompaction("fold(2)", threshold=1_500, bounds=Bounds(state=50), writer=Writer())
+    with agent_server(12, plan=plan) as server:
+        (sample,) = run(server, tmp_path, "oslo", tools=[recall()], compaction=memory)
+    assert server.refused == [] and server.asked == 0
+    answers = [message for message in sample.messages if isinstance(message, ChatMessageTool)]
+    notes, about, unknown = [message.text for message in answers if message.function == "recall"]
+    assert [f"fact-oslo-{turn}" for turn in range(6)] == notes.splitlines()[:6]
+    assert looked("oslo-0") in about and unknown == "error: no result has the handle 'nothing like it'"
 
 
 def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():

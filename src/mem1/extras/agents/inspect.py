@@ -11,7 +11,9 @@ model and tools. The messages of the sample stay whole. Documentation: docs/memo
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,8 @@ except ImportError as error:
     raise UserError(f"a memory for Inspect needs inspect-ai ({error}): pip install 'mem1-agents[inspect]'") from error
 
 _RECALL = RECALL_TOOL["function"]
+_WRITER_S = 120.0
+"""Longest wait for a writer."""
 
 
 class MemoryCompaction(CompactionStrategy):
@@ -58,6 +62,7 @@ class MemoryCompaction(CompactionStrategy):
     ) -> None:
         super().__init__(type="summary", threshold=threshold, memory=False)
         self.folding = memory_of(policy, settings)
+        self._has_writer = settings.get("writer") is not None
 
     async def compact(
         self, model: Model, messages: list[ChatMessage], tools: list[ToolInfo]
@@ -75,9 +80,26 @@ class MemoryCompaction(CompactionStrategy):
             return _read(output.message)
 
         shown = await self.folding.aprompt(conversation.read, write=write)
+        if self._has_writer:  # it was given what is new just now, and Inspect ends a sample that is not folded at once
+            await asyncio.to_thread(self.folding.flush, _WRITER_S)
+            shown = await self.folding.aprompt(conversation.read)
         if self.folding.shows_handles:
             _keep_left_out(conversation, shown)
+            self._keep_notes(conversation)
         return conversation.written(shown), None
+
+    def _keep_notes(self, conversation: Conversation[Any]) -> None:
+        """Keep all notes in the sample's store, and what each of a writer's was written about."""
+        notes = self.folding.recall("notes", messages=conversation.read).splitlines()
+        if self._has_writer:
+            all_notes = store().get(_key("notes"), "").splitlines()
+            for note in notes:
+                with suppress(UserError):  # it has noted nothing yet
+                    store().set(_key(note), self.folding.recall(note, messages=conversation.read))
+                    all_notes.append(note)
+            notes = dict.fromkeys(all_notes)
+        if notes:
+            store().set(_key("notes"), "\n".join(notes))
 
 
 @tool(name=_RECALL["name"])
@@ -85,13 +107,14 @@ def recall() -> Tool:
     """The tool by which the model sees a dropped result again."""
 
     async def execute(handle: str, start: int = 0) -> Any:
-        """Shows a tool result that was dropped or shortened, by the handle in its place.
+        """Shows a tool result that was dropped or shortened, by the handle in its place; or all notes. Also shows what
+        a line of your memory was written about, by its text as the handle.
 
         Args:
-            handle: Such as "r1a2b3c4d".
+            handle: Such as "r1a2b3c4d"; "notes": all notes.
             start: Characters to skip, for a result that was shortened.
         """
-        content = store().get(_key(handle.strip()))
+        content = store().get(_key(handle))
         if content is None:
             return f"error: no result has the handle {handle!r:.40}"
         return ChatMessageTool(content=content).text[start:] if start else content
@@ -111,7 +134,7 @@ def _keep_left_out(conversation: Conversation[Any], shown: list[Message]) -> Non
 
 
 def _key(handle: str) -> str:
-    return f"mem1:{handle}"
+    return f"mem1:{' '.join(handle.split()).casefold()}"
 
 
 @dataclass(frozen=True)
