@@ -107,6 +107,16 @@ def test_a_program_that_crashes_in_every_call_is_left_alone_after_a_while(hasty:
     )
 
 
+def test_a_program_that_has_ended_is_not_waited_for_where_a_process_of_its_own_holds_its_stdout(hasty: None):
+    lost, found = outcomes(McpServer(f"{SERVER} parent", timeout_s=30), "dies", "shout")
+    assert lost.endswith(f"MCPError: Connection closed; {UNKNOWN}") and found == "shout {}"
+
+
+def test_what_a_server_says_in_an_error_that_is_not_to_the_protocol_reaches_the_model(hasty: None):
+    found = outcomes(McpServer(f"{SERVER} loose"), "search", "shout")
+    assert found == [f"error: the MCP server gives no result: MCPError: {why}" for why in ("boom", "no disk")]
+
+
 def test_a_program_that_cannot_be_started_again_says_its_last_words(tmp_path: Path, hasty: None):
     link = tmp_path / "server.py"
     link.write_text((Path(__file__).parents[1] / "support" / "mcp_stdio.py").read_text())

@@ -2,7 +2,9 @@
 
 python mcp_stdio.py            tools add(a, b), shout(text), slow(), picture(), fails(), and so on; "files/read",
                                whose name providers refuse; and dies(), which ends the server
-python mcp_stdio.py garbage    writes lines that are no messages before each answer
+python mcp_stdio.py garbage    writes lines that are no messages before each answer, with the number of its request too
+python mcp_stdio.py parent     the same tools; dies() leaves a process that holds its stdout
+python mcp_stdio.py loose      its errors are texts, or lack their code
 python mcp_stdio.py silent     never answers
 python mcp_stdio.py broken     writes to stderr and ends
 python mcp_stdio.py endless    its list of tools has another page, always
@@ -20,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -49,6 +52,8 @@ def called(name: str, given: dict[str, Any], how: str) -> dict[str, Any]:
     if name == "environment":
         return text(" ".join(sorted({"MINE", "SECRET", "PATH"} & os.environ.keys())))
     if name == "dies":
+        if how == "parent":
+            subprocess.Popen(["sleep", "600"])
         os._exit(3)
     return text("the disk\nis full", failed=True) if name == "fails" else text(f"{name} {json.dumps(given)}")
 
@@ -83,9 +88,13 @@ def main(how: str) -> None:
             continue
         if how == "garbage":
             print('Loading ...\n{"jsonrpc": 7}\n\x1b[31m[]', flush=True)
+            print(json.dumps({"id": request["id"], "result": "logged"}), flush=True)
+            print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "params": "logged"}), flush=True)
             print("a warning", file=sys.stderr, flush=True)
         result = answer(request["method"], request.get("params") or {}, how)
-        unknown = {"error": {"code": -32601, "message": "Method not found"}}
+        unknown: dict[str, Any] = {"error": {"code": -32601, "message": "Method not found"}}
+        if how == "loose" and request["method"] == "tools/call":
+            result, unknown = None, {"error": "boom" if request["params"]["name"] == "search" else {"message": "no disk"}}
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **({"result": result} if result else unknown)}))
         sys.stdout.flush()
     while how in ("deaf", "mute"):

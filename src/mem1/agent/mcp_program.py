@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -32,6 +33,8 @@ _KEPT = 2_000
 """Bytes that are kept of what a program writes to stderr."""
 _GRACE_S = 2.0
 """For a program to end by itself when its input ends."""
+_LOOK_S = 0.2
+"""Between two looks whether a program has ended."""
 _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
 _HEAD = 200
 """Bytes at either end of a line in which the number of its request is looked for."""
@@ -119,15 +122,22 @@ async def program(
         async for request in from_client:
             lines.put(request.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
+    async def clear() -> None:
+        """Kills what a program that has ended has left behind, which may hold its stdout open."""
+        while process.poll() is None:
+            await asyncio.sleep(_LOOK_S)
+        kill(process)
+
     # no threads of an executor: Python waits for those when it ends, and a program need not read or write
     for work in (read, write):
         threading.Thread(target=work, name="mem1-mcp", daemon=True).start()
-    passing = asyncio.ensure_future(pass_on())
+    tasks = [asyncio.ensure_future(pass_on()), asyncio.ensure_future(clear())]
     try:
         yield messages, requests
     finally:
         try:
-            passing.cancel()
+            for task in tasks:
+                task.cancel()
             lines.put(None)
             messages.close()
             await _end(process)
@@ -138,15 +148,28 @@ async def program(
 
 def read_message(line: bytes) -> Any:
     """A message, which is `mended`, or why it is none; what answers a request, but cannot be read, is an error of that
-    request."""
+    request. Whatever else a program writes, as JSON for its own log, answers nothing."""
     import mcp_types
     from mcp.shared.message import SessionMessage
 
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
-        told = error_for(line, "its answer cannot be read as JSON") if line.lstrip().startswith(b"{") else None
+        answers = (
+            line.lstrip().startswith(b"{") and b'"jsonrpc"' in line and (b'"result"' in line or b'"error"' in line)
+        )
+        told = error_for(line, _error_in(line) or "its answer cannot be read as JSON") if answers else None
         return error if told is None else told
+
+
+def _error_in(line: bytes) -> str:
+    """What a server says in an error that lacks what the protocol demands; "": nothing."""
+    try:
+        error = json.loads(line)["error"] if b'"error"' in line else ""
+    except (ValueError, LookupError, RecursionError):
+        return ""
+    said = error.get("message") if isinstance(error, dict) else error
+    return said if isinstance(said, str) else ""
 
 
 def error_for(answer: bytes | bytearray, why: str) -> Any:
