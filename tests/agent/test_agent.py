@@ -15,7 +15,7 @@ from scripted import Script, calls, results, said
 from tool_callers import ToolCaller, streamed
 
 import mem1
-from mem1.agent import Called, Ending, Returned, Tool
+from mem1.agent import Called, Ending, Repeated, Returned, Tool
 from mem1.agent.chat import ServedChat
 from mem1.errors import UserError
 from mem1.memory import Notes
@@ -294,20 +294,23 @@ class TestStreaming:
                 list(agent.stream("go"))
         assert agent.messages == [] and agent.report().ending is Ending.FAILED
 
-    def test_an_error_before_the_first_text_is_asked_again_and_one_after_it_is_not(self):
+    def test_an_answer_that_breaks_off_is_asked_for_again_and_after_its_first_text_a_stream_says_so(self):
         error = b'data: {"error": {"message": "overloaded", "code": 529}}\n\n'
         text = b'data: {"choices": [{"delta": {"content": "Os"}}]}\n\n'
         call = b'data: {"choices": [{"delta": {"tool_calls": [{"id": "a", "function": {"name": "search"}}]}}]}\n\n'
         good = streamed({"choices": [{"message": said("Oslo"), "finish_reason": "stop"}]})
-        bodies = [error, call + error, call, good, text + error]
+        lasting = b'data: {"error": {"message": "no such model", "code": 404}}\n\n'
+        bodies = [error, call + error, call, good, text + error, text, good, text + lasting]
         with chat_server(lambda *_: Reply(body=bodies.pop(0))) as server:
             agent = mem1.Agent(mem1.ModelServer(urls=(server.url,), model="m", first_wait_s=0.01), tools=[search])
             assert list(agent.stream("go")) == ["Oslo"] and len(server.requests) == 4
-            before, steps = agent.messages, agent.stream("and?")
+            repeated = [Repeated(why="unreadable", tries=tries) for tries in (1, 2)]
+            assert list(agent.stream("and?")) == ["Os", repeated[0], "Os", repeated[1], "Oslo"]
+            before, steps = agent.messages, agent.stream("and then?")
             assert next(steps) == "Os"
-            with pytest.raises(UserError, match=r"^the model gives no reply: the answer broke off: .*overloaded"):
+            with pytest.raises(UserError, match=r"^the model gives no reply: the answer broke off: .*no such model"):
                 next(steps)
-        assert agent.messages == before and len(server.requests) == 5
+        assert agent.messages == before and len(server.requests) == 8
 
     def test_who_stops_reading_interrupts_and_can_go_on(self):
         model = Script(calls(("search", QUERY), ("search", QUERY)), said("found"))

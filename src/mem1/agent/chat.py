@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from mem1.agent.refusals import Taken, is_of_the_reply, lasting
 from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
-from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers, base_address
+from mem1.engines.servers import BrokeOff, EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
 from mem1.messages.endings import CUT, FILTERED
 from mem1.messages.text_calls import arguments_in
@@ -236,7 +236,7 @@ def _explained(unreadable: type[ModelFailed] = Unreadable) -> Iterator[None]:
     except ValueError as error:
         raise unreadable(f"the model's answer cannot be read: {error}") from error
     except (EngineFailed, LimitReached) as error:
-        of_reply = isinstance(error, Refused) and is_of_the_reply(error.detail)
+        of_reply = isinstance(error, BrokeOff) or (isinstance(error, Refused) and is_of_the_reply(error.detail))
         raise (unreadable if of_reply else ModelFailed)(f"the model gives no reply: {error}") from error
 
 

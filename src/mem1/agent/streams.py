@@ -186,9 +186,9 @@ class _Assembled:
             if not message:
                 raise TryFailed("the answer broke off before its first word")
             if not (done or self._counted):
-                raise TryFailed("the answer broke off before its end")
+                raise TryFailed("the end of the answer is missing")
             if not self._calls.closed or "function_call" in message:
-                raise TryFailed("the answer broke off in the middle of a call")
+                raise TryFailed("the answer ends in the middle of a call")
         return {"choices": [{"message": message, "finish_reason": self._finish}], "usage": self._usage}
 
 

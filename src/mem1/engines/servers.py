@@ -41,6 +41,10 @@ class EngineFailed(Exception):
     """No server gave a completion; the rollout records it as `Ended.ENGINE_FAILED`."""
 
 
+class BrokeOff(EngineFailed):
+    """A streamed answer broke off after its first part; another try may bring a whole one."""
+
+
 class Refused(EngineFailed):
     """Every server refused permanently: another try would fail alike."""
 
@@ -222,7 +226,7 @@ class Servers:
         """What `read` makes of the first answer whose first part it can read, as it comes.
 
         `read` raises TryFailed for a bad answer; `used` is asked at the end, with the last part.
-        Raises as `ask` does, and EngineFailed where an answer breaks off: what has come cannot be taken back.
+        Raises as `ask` does, and BrokeOff where an answer breaks off: what has come cannot be taken back.
         """
 
         def begun(url: str) -> tuple[T, Iterator[T]]:
@@ -256,7 +260,8 @@ class Servers:
             for last in parts:
                 yield last
         except TryFailed as failure:
-            raise EngineFailed(f"the answer broke off: {failure.quoted}") from failure
+            kind = EngineFailed if failure.for_good else BrokeOff
+            raise kind(f"the answer broke off: {failure.quoted}") from failure
         finally:
             self.spending.settle(at_most, used(last))
 
