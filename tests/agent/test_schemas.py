@@ -156,6 +156,22 @@ def test_a_root_of_another_type_and_a_schema_without_bounds_are_left_out_and_tha
         assert refused(accepted(deep).schema) == refused(accepted({"properties": {"a": deep}}).schema) == ""
 
 
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ({}, None),
+        ({"additionalProperties": True}, True),
+        ({"additionalProperties": False}, TEXT),
+        ({"additionalProperties": {"type": "integer"}}, {"anyOf": [TEXT, {"type": "integer"}]}),
+    ],
+)
+def test_properties_whose_names_follow_a_pattern_may_be_given(beside: Any, told: Any):
+    schema = {"type": "object", "patternProperties": {"^x": TEXT}, **beside}
+    assert accepted(schema).schema.get("additionalProperties") == told
+    inner = accepted({"properties": {"labels": schema}}).schema["properties"]["labels"]
+    assert inner["additionalProperties"] == (True if told is None else told)
+
+
 def test_arguments_whose_names_are_refused_reach_the_tool_under_their_own():
     schema = {"type": "object", "properties": {"$top": {"type": "integer"}, "top": TEXT}, "required": ["$top"]}
     tool = Tool(name="list", description="Lists.", parameters=schema, call=lambda given: given)

@@ -24,25 +24,26 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
 
-Schema = dict[str, Any]
+from mem1.agent.schema_parts import (
+    NODES,
+    OF_TYPE,
+    Schema,
+    as_list,
+    as_mapping,
+    either_of,
+    items_of,
+    kinds_of,
+    modernised,
+    names_in,
+    one_kind,
+    others_of,
+    with_all_of,
+)
 
-_NODES, _DEPTH, _BYTES = 4_000, 24, 40_000
-"""Most parts of a rewritten schema, their depth, and the bytes of the whole as JSON."""
+_DEPTH, _BYTES = 24, 40_000
+"""Most levels of a rewritten schema, and most bytes of the whole as JSON."""
 _WORDS = 300
 """Most characters of what is told in words of one keyword."""
-_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
-_ALIASES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean", "dict": "object", "list": "array"}
-_WHOLE = ("number", "integer")
-_OF_TYPE: Mapping[str, tuple[str, ...]] = {
-    "string": ("minLength", "maxLength"),
-    "number": ("minimum", "maximum"),
-    "integer": ("minimum", "maximum"),
-    "boolean": (),
-    "object": ("properties", "required", "additionalProperties"),
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
-    "null": (),
-}
-"""Keywords that are kept, of each type; they also tell the type where it is not given."""
 _TOLD = ("format", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "uniqueItems", "examples")
 """Keywords that are told in words."""
 _NUMBERS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems")
@@ -73,7 +74,7 @@ def accepted(schema: Any) -> Accepted:
             return _Rewriting(schema, inline=inline).whole()
         except _TooLarge:
             continue
-    why = f"[the schema of its arguments is left out: it has more than {_BYTES:,} bytes or {_NODES:,} parts]"
+    why = f"[the schema of its arguments is left out: it has more than {_BYTES:,} bytes or {NODES:,} parts]"
     return Accepted(schema=dict(_EMPTY), names={}, note=why)
 
 
@@ -113,28 +114,30 @@ class _Rewriting:
     def _object(self, root: Any) -> tuple[Schema, list[str]]:
         """The root as an object of all arguments that any of its alternatives takes, and what to say of it."""
         root = root if isinstance(root, dict) else {}
-        root, sets = _all_of(root, self._followed), list[list[str]]()
-        kinds = [kind for kind in _listed(root.get("type")) if isinstance(kind, str)]
+        root, sets = with_all_of(root, self._followed), list[list[str]]()
+        kinds = [kind for kind in as_list(root.get("type")) if isinstance(kind, str)]
         if kinds and "object" not in kinds:
             return dict(_EMPTY), [f"[its schema is of type {kinds[0]:.20}, not of an object, and is left out]"]
-        if len(_mapping(root.get("properties"))) > _NODES:
+        if len(as_mapping(root.get("properties"))) > NODES:
             raise _TooLarge
-        properties = dict(_mapping(root.get("properties")))
-        required = _names_in(root.get("required"))
+        properties = dict(as_mapping(root.get("properties")))
+        required = names_in(root.get("required"))
         for keyword in ("anyOf", "oneOf"):
-            given = _listed(root.get(keyword))[:_NODES]
-            branches = [_all_of(self._followed(branch), self._followed) for branch in given]
+            given = as_list(root.get(keyword))[:NODES]
+            branches = [with_all_of(self._followed(branch), self._followed) for branch in given]
             found: dict[str, list[Any]] = {}
             for branch in branches:
-                for name, part in _mapping(branch.get("properties")).items():
+                for name, part in as_mapping(branch.get("properties")).items():
                     if name not in properties:
                         found.setdefault(name, []).append(part)
-                sets.append(_names_in(branch.get("required")))
-            properties |= {name: _either(parts) for name, parts in found.items()}
-            always = [set(_names_in(branch.get("required"))) for branch in branches]
+                sets.append(names_in(branch.get("required")))
+            properties |= {name: either_of(parts) for name, parts in found.items()}
+            always = [set(names_in(branch.get("required"))) for branch in branches]
             if always:
                 required += [name for name in properties if all(name in names for names in always)]
-        kept: Schema = {key: root[key] for key in ("description", "additionalProperties") if key in root}
+        kept: Schema = {
+            key: root[key] for key in ("description", "additionalProperties", "patternProperties") if key in root
+        }
         if sets:  # closed branches would shut out each other's arguments
             kept.pop("additionalProperties", None)
         whole = self._part({"type": "object", **kept, "properties": properties, "required": required}, 0)
@@ -145,29 +148,29 @@ class _Rewriting:
     def _part(self, schema: Any, depth: int) -> Schema:
         """Any schema but the root."""
         self._nodes += 1
-        if self._nodes > _NODES:
+        if self._nodes > NODES:
             raise _TooLarge
         if depth > _DEPTH:
             return _anything("[cut: what is deeper is left out]")
         if not isinstance(schema, dict) or schema.get("type") == "any":
             return _anything(_text(schema.get("description")) if isinstance(schema, dict) else "")
-        schema = _modern(_all_of(schema, self._resolved))
+        schema = modernised(with_all_of(schema, self._resolved))
         if isinstance(ref := schema.pop("$ref", None), str):
             return self._referred(ref, schema, depth)
-        listed = [*_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))]
+        listed = [*as_list(schema.get("anyOf")), *as_list(schema.get("oneOf"))]
         branches = [part for part in listed if part not in (False, {"not": {}})]  # what no value is
         if branches:
             return self._alternatives(schema, branches, depth)
-        kinds = _kinds(schema)
+        kinds = kinds_of(schema)
         if len(kinds) != 1:
             if not kinds:
                 return _anything(_described(schema))
-            return self._alternatives(schema, [_of_kind(schema, kind) for kind in kinds], depth)
+            return self._alternatives(schema, [one_kind(schema, kind) for kind in kinds], depth)
         return self._single(schema, kinds[0], depth)
 
     def _alternatives(self, schema: Schema, branches: list[Any], depth: int) -> Schema:
         """One of several schemas. What all of them share is put into each, as not all providers look beside `anyOf`."""
-        own = ["type", "enum", *(key for keys in _OF_TYPE.values() for key in keys)]
+        own = ["type", "enum", *(key for keys in OF_TYPE.values() for key in keys)]
         shared = {key: schema[key] for key in dict.fromkeys(own) if key in schema}
         parts = list[Schema]()
         for branch in branches:
@@ -188,28 +191,28 @@ class _Rewriting:
         found: Schema = {"type": kind}
         if said := _described(schema):
             found["description"] = said
-        values = [value for value in _listed(schema.get("enum")) if isinstance(value, str)]
+        values = [value for value in as_list(schema.get("enum")) if isinstance(value, str)]
         if values and kind == "string":
             found["enum"] = list(dict.fromkeys(values))
         if _plain(schema.get("default")):
             found["default"] = schema["default"]
-        for key in _OF_TYPE[kind]:
+        for key in OF_TYPE[kind]:
             if key in _NUMBERS and type(schema.get(key)) in (int, float) and _plain(schema[key]):
                 found[key] = schema[key]
         if kind == "array":
-            found["items"] = self._part(_items(schema), depth + 1)
+            found["items"] = self._part(items_of(schema), depth + 1)
         if kind == "object":
-            given = {name: part for name, part in _mapping(schema.get("properties")).items() if part is not False}
-            if len(given) > _NODES:
+            given = {name: part for name, part in as_mapping(schema.get("properties")).items() if part is not False}
+            if len(given) > NODES:
                 raise _TooLarge
             found["properties"] = {str(name): self._part(part, depth + 1) for name, part in given.items()}
-            required = [name for name in _names_in(schema.get("required")) if name in given]
+            required = [name for name in names_in(schema.get("required")) if name in given]
             required += [
                 name for name, part in given.items() if isinstance(part, dict) and part.get("required") is True
             ]
             if required:
                 found["required"] = list(dict.fromkeys(required))
-            if (more := schema.get("additionalProperties")) is not None or (depth and not given):
+            if (more := others_of(schema)) is not None or (depth and not given):
                 more = True if more is None else more
                 found["additionalProperties"] = more if isinstance(more, bool) else self._part(more, depth + 1)
         return found
@@ -251,7 +254,7 @@ class _Rewriting:
             while left:
                 part = left.pop()
                 self._looked += 1
-                if self._looked > 100 * _NODES:
+                if self._looked > 100 * NODES:
                     raise _TooLarge
                 if isinstance(part, dict) and isinstance(part.get("$ref"), str):
                     found.append(part["$ref"])
@@ -302,89 +305,6 @@ class _Rewriting:
         return place
 
 
-def _all_of(schema: Schema, read: Any) -> Schema:
-    """A schema with the parts of its allOf in it; what stands beside them comes first."""
-    found = {key: part for key, part in schema.items() if key != "allOf"}
-    left, seen = _listed(schema.get("allOf"))[:_NODES], 0
-    while left and seen < _NODES:
-        seen += 1
-        part = read(left.pop(0))
-        if not isinstance(part, dict):
-            continue
-        left = [*_listed(part.get("allOf"))[:_NODES], *left]
-        for key, value in part.items():
-            if key == "properties":
-                found[key] = {**_mapping(value), **_mapping(found.get(key))}
-            elif key == "required":
-                found[key] = list(dict.fromkeys([*_names_in(found.get(key)), *_names_in(value)]))
-            elif key != "allOf":
-                found.setdefault(key, value)
-    return found
-
-
-def _modern(schema: Schema) -> Schema:
-    """`const`, `nullable`, booleans as limits and tuples, in the words of the newest draft."""
-    found = dict(schema)
-    if "const" in found:
-        found["enum"] = [found.pop("const")]
-    if found.pop("nullable", False) is True:
-        if kinds := _kinds(found):
-            found["type"] = [*kinds, "null"]
-        elif alternatives := _listed(found.get("anyOf")):
-            found["anyOf"] = [*alternatives, {"type": "null"}]
-    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if found.get(exclusive) is True and limit in found:  # as draft 4 has it
-            found[exclusive] = found.pop(limit)
-            found.setdefault("type", "number")
-    return found
-
-
-def _kinds(schema: Schema) -> list[str]:
-    """The types that a schema allows; []: any."""
-    named = [_ALIASES.get(kind, kind) for kind in _listed(schema.get("type")) if isinstance(kind, str)]
-    kinds = [kind for kind in dict.fromkeys(named) if kind in _TYPES]
-    values = schema.get("enum")
-    if isinstance(values, list) and values:
-        found = list(dict.fromkeys(_kind(value) for value in values[:_NODES]))
-        fit = [kind for kind in kinds if kind in found or (kind == "number" and "integer" in found)]
-        return fit or kinds or found
-    told = ("object", "array", "string", "number")
-    return kinds or next(([kind] for kind in told if not schema.keys().isdisjoint(_OF_TYPE[kind])), [])
-
-
-def _of_kind(schema: Schema, kind: str) -> Schema:
-    """What a schema of several types says of one of them."""
-    found: Schema = {"type": kind, **{key: schema[key] for key in _OF_TYPE[kind] if key in schema}}
-    if isinstance(values := schema.get("enum"), list):
-        found["enum"] = [value for value in values if _kind(value) == kind or (kind, _kind(value)) == _WHOLE]
-    return found
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    kinds = ((str, "string"), (int, "integer"), (float, "number"), (list, "array"), (dict, "object"))
-    return next((kind for of, kind in kinds if isinstance(value, of)), "null")
-
-
-def _items(schema: Schema) -> Any:
-    """The schema of an array's entries; of a tuple, any of them."""
-    items = schema.get("items")
-    tuple_of = [*_listed(schema.get("prefixItems")), *(items if isinstance(items, list) else ())]
-    if isinstance(items, dict):
-        tuple_of.append(items)
-    return _either(tuple_of[:_NODES]) if tuple_of else {}
-
-
-def _either(parts: list[Any]) -> Any:
-    """One of several schemas, as one."""
-    distinct = list[Any]()
-    for part in parts:
-        if not any(part is known for known in distinct):
-            distinct.append(part)
-    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-
-
 def _described(schema: Schema) -> str:
     """The description, with the keywords that are told in words."""
     told = [f"{key}: {_words(schema[key])}" for key in _TOLD if schema.get(key) not in (None, False, [], "")]
@@ -429,20 +349,6 @@ def _renamed(properties: Mapping[str, Any]) -> dict[str, str]:
                 free = f"{usable}_{number}"
             renamed[name] = free
     return renamed
-
-
-def _listed(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    return [] if value is None else [value]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _names_in(value: Any) -> list[str]:
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:
