@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,6 +98,24 @@ class TestTools:
         assert results(agent) == ["a", "b", "c"]
         assert len({call["id"] for call in agent.messages[1]["tool_calls"]}) == 3
 
+    def test_tools_see_the_context_variables_of_whoever_runs_the_agent(self):
+        tenant = ContextVar("tenant", default="nobody")
+
+        def who() -> str:
+            """Tells the tenant."""
+            return tenant.get()
+
+        async def awaited() -> str:
+            """Tells the tenant."""
+            return tenant.get()
+
+        model = Script(calls(("who", "{}"), ("awaited", "{}")), said("ok"))
+        with mem1.Agent(model, tools=[who, awaited]) as agent:
+            token = tenant.set("acme")
+            agent.run("go")
+            tenant.reset(token)
+        assert results(agent) == ["acme", "acme"]
+
     @pytest.mark.parametrize(
         ("name", "arguments", "result"),
         [
@@ -117,6 +137,8 @@ class TestTools:
             ("search", '["x"]', 'error: the arguments are no JSON object: ["x"]'),
             ("ends", "", "error: SystemExit: 3"),
             ("nothing", "", "done"),
+            ("nothing", "null", "done"),
+            ("search", "null", "error: the arguments of search do not fit: query: Missing required argument"),
             (
                 "recall",
                 '{"handle": "r00000000"}',
@@ -159,6 +181,10 @@ class TestTools:
             """Another one."""
             return handle
 
+        async def pages() -> AsyncIterator[str]:
+            """Pages, one by one."""
+            yield "a page"
+
         for tool, why in (
             (untold, "the tool untold needs a docstring"),
             (unhinted, "the tool unhinted needs a type hint for query"),
@@ -166,6 +192,7 @@ class TestTools:
             (lambda: 1, "cannot be a tool"),
             (starred, r"the tool starred cannot have the parameter \*words: a model"),
             (größe, "cannot be a tool"),
+            (pages, "the tool pages yields its results; return them"),
         ):
             with pytest.raises(UserError, match=why):
                 mem1.Agent(Script(), tools=[tool])  # type: ignore[list-item]
@@ -456,6 +483,10 @@ class TestFailures:
             ({"model": Script(), "memory": "fold(auto)"}, "needs prices"),
             ({"model": Script(), "memory": "forget"}, "unknown memory 'forget'"),
             ({"model": Script(), "max_turns": 0}, "max_turns must be at least 1"),
+            ({"model": Script(), "memory": 5}, "5 is no memory; give a name"),
+            ({"model": Script(), "tools": search}, "tools must be a list"),
+            ({"model": Script(), "tools": mem1.McpServer("x")}, "tools must be a list"),
+            ({"model": Script(), "events": "/nowhere/events.jsonl"}, "cannot append to /nowhere/events.jsonl"),
             ({"model": "http://x/v1", "name": "m", "settings": {"tools": []}}, "settings must not hold tools"),
             ({"model": "http://x/v1", "name": "m", "api_key_env": "NOT_SET"}, "set the environment variable NOT_SET"),
         ],

@@ -47,6 +47,11 @@ def test_a_model_that_stays_silent_ends_the_run_without_an_answer_and_it_can_go_
     assert agent.run().answer == "Oslo"
 
 
+def test_replies_of_no_use_do_not_count_as_turns_of_a_run():
+    agent = mem1.Agent(Script(said(""), said(""), said("Oslo")), max_turns=1).run("go")
+    assert (agent.answer, agent.report().ending) == ("Oslo", Ending.ANSWERED)
+
+
 def test_a_call_that_a_server_left_in_the_text_is_run():
     agent = mem1.Agent(Script(said(f"I look.\n{CALL}"), said("Oslo")), tools=[search], memory="full").run("go")
     assert results(agent) == ["2 of Oslo"] and agent.answer == "Oslo"

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mem1.agent.background import Background
-from mem1.agent.chat import CalledChat, ModelFailed, Reply, ServedChat, Unreadable
+from mem1.agent.chat import ModelFailed, Reply, Unreadable, chat_of
 from mem1.agent.ledger import Ledger
 from mem1.agent.mcp_tools import McpServer, McpTools
 from mem1.agent.replies import CUTS, TRIES, Fault, Repeated, asked_again, understood
@@ -89,8 +90,9 @@ class Agent:
     instructions    the system message
     bounds          limits of tool results, state and prompt
     prices          a name of mem1.prices.PRICE_CLASSES, or your own: for costs and fold(auto)
-    max_turns       most replies of the model in a run
-    timeout_s       time limit of a run, connecting to MCP servers included; None means unlimited
+    max_turns       most replies of the model in a run; those of no use, at most 6 in a row, are not counted
+    timeout_s       time limit of a run, connecting to MCP servers included; None means unlimited. A model that is a
+                    function is not interrupted
     events          a file for one JSON line per event of the memory
 
     Raises UserError for what does not fit together.
@@ -116,6 +118,8 @@ class Agent:
     ) -> None:
         if max_turns < 1 or (timeout_s is not None and timeout_s <= 0):
             raise UserError("max_turns must be at least 1, and timeout_s above 0")
+        if not isinstance(tools, Iterable):
+            raise UserError("tools must be a list, as in tools=[search, McpServer(...)]")
         self.memory = Memory(
             memory, write=self._write, bounds=bounds, prices=prices, on_event=self._event, events=events
         )
@@ -127,7 +131,7 @@ class Agent:
         self._servers: list[McpTools] = []
         fields: dict[str, Any] = {"api_key_env": api_key_env, "headers": headers, "query": query}
         server = {field: value for field, value in fields.items() if value is not None}
-        self._model = _chat(model, name, settings, server)
+        self._model = chat_of(model, name, settings, server)
         self._max_turns, self._timeout_s = max_turns, timeout_s
         self._messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
         self._ledger = Ledger(self.memory)
@@ -153,7 +157,8 @@ class Agent:
         """Works on a task until it is answered or a limit is reached; returns the agent, for `answer` and `report()`.
 
         A second task continues the conversation. None: goes on with the last one, after a limit, Ctrl-C or a failure.
-        Raises UserError where the model or an MCP server fails; the conversation is then as before the failing call.
+        Raises UserError where the model or an MCP server fails; the conversation is then as before the failing call,
+        and without a task of which nothing came, which is to be given again.
         """
         for _ in self._run(task, streaming=False):
             pass
@@ -313,8 +318,13 @@ class Agent:
 
         Returns (name, arguments, error) of each where all have failed, else None.
         """
+
+        def run(given: tuple[Context, Call]) -> Outcome:
+            context, call = given
+            return context.run(outcome_of, tools, call.name, call.arguments)
+
         pool = Pool(min(len(calls), _THREADS))
-        running = [pool.submit(lambda call: outcome_of(tools, call.name, call.arguments), call) for call in calls]
+        running = [pool.submit(run, (copy_context(), call)) for call in calls]
         pool.close()
         outcomes = list[Outcome]()
         try:
@@ -405,22 +415,6 @@ class Agent:
             raise
         self._tools = tools
         return tools
-
-
-def _chat(
-    model: Any, name: str | None, settings: Mapping[str, Any] | None, server: Mapping[str, Any]
-) -> ServedChat | CalledChat:
-    if isinstance(model, str):
-        return ServedChat.at(model, name, settings, **server)
-    if name is not None or server:
-        raise UserError(f"{', '.join(('name', *server))} go with a base URL; this model has its own")
-    if isinstance(model, ModelServer):
-        return ServedChat(model, settings)
-    if settings:
-        raise UserError("settings go with a model on a server; give a function its own")
-    if not callable(model):
-        raise UserError(f"{model!r:.80} is no model; give a base URL, a ModelServer or a function")
-    return CalledChat(model)
 
 
 def _own_tool(tool: Any, background: Background) -> Tool:

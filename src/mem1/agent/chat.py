@@ -228,6 +228,23 @@ class CalledChat:
         """Nothing is open."""
 
 
+def chat_of(
+    model: Any, name: str | None, settings: Mapping[str, Any] | None, server: Mapping[str, Any]
+) -> ServedChat | CalledChat:
+    """The model that a user names: a base URL, a server, or a function. Raises UserError for what does not fit it."""
+    if isinstance(model, str):
+        return ServedChat.at(model, name, settings, **server)
+    if name is not None or server:
+        raise UserError(f"{', '.join(('name', *server))} go with a base URL; this model has its own")
+    if isinstance(model, ModelServer):
+        return ServedChat(model, settings)
+    if settings:
+        raise UserError("settings go with a model on a server; give a function its own")
+    if not callable(model):
+        raise UserError(f"{model!r:.80} is no model; give a base URL, a ModelServer or a function")
+    return CalledChat(model)
+
+
 @contextmanager
 def _explained(unreadable: type[ModelFailed] = Unreadable) -> Iterator[None]:
     """Raises ModelFailed for no answer, and `unreadable` for one that cannot be read."""

@@ -94,6 +94,8 @@ def tool_of(function: Callable[..., Any], wait: Wait) -> Tool:
     name = getattr(function, "__name__", "")
     if not inspect.isroutine(function) or not NAME.fullmatch(name):
         raise UserError(f"{function!r:.80} cannot be a tool; give a function with a name, or a Tool")
+    if inspect.isasyncgenfunction(function):
+        raise UserError(f"the tool {name} yields its results; return them: a call has one result")
     described = inspect.getdoc(function)
     if not described:
         raise UserError(f"the tool {name} needs a docstring: it tells the model what the function does")

@@ -32,6 +32,8 @@ def memory_policy(name: str | MemoryPolicy) -> MemoryPolicy:
     has the name that the recipe gives it. Raises UserError for an unknown name and for numbers that do not fit.
     """
     if not isinstance(name, str):
+        if not callable(getattr(name, "select", None)):
+            raise UserError(f"{name!r:.40} is no memory; give a name, or an object with select(turns) -> Selection")
         return name
     match = re.fullmatch(r"([^()]+?)(?:\(([a-z0-9, ]*)\))?", name.strip())
     head, written = (match[1], match[2] or "") if match else (name, "")

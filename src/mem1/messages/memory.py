@@ -120,6 +120,8 @@ class Memory:
         self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
         self._events = None if events is None else Path(events)
+        if self._events is not None:
+            append_private(self._events)  # a file that cannot be written is said now
         self.states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
         self._known: Latest[Known] = Latest(_REMEMBERED)
         self._last: Shown | None = None

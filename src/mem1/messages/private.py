@@ -18,12 +18,12 @@ def keep_private(file: int | str | Path) -> None:
         os.chmod(file, 0o600)
 
 
-def append_private(path: Path, line: str) -> None:
-    """Appends a line to a file, which is made if it is missing. Raises UserError where that cannot be."""
+def append_private(path: Path, *lines: str) -> None:
+    """Appends lines to a file, which is made if it is missing. Raises UserError where that cannot be."""
     try:
         with open(path, "a", encoding="utf-8", errors="replace", opener=_opened) as file:
             keep_private(file.fileno())
-            file.write(f"{line}\n")
+            file.writelines(f"{line}\n" for line in lines)
     except OSError as error:
         raise UserError(f"cannot append to {path}: {error.strerror}; give another file") from error
 

@@ -202,7 +202,7 @@ def _in_tags(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
 
 def arguments_in(text: str) -> dict[str, Any] | None:
     """The arguments of a call, also with line breaks in texts, as Python writes them, as JSON in JSON, or in a
-    fence; None: no object."""
+    fence; null is without any. None: no object."""
     text = unfenced(text.strip())
     try:
         value, end = value_at(text or "{}", 0)
@@ -210,4 +210,5 @@ def arguments_in(text: str) -> dict[str, Any] | None:
             return arguments_in(value) if text.strip().startswith('"') and value.lstrip()[:1] == "{" else None
     except UNREADABLE:
         return None
+    value = {} if value is None else value
     return value if isinstance(value, dict) and not text.strip()[end:].strip() else None

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,5 +108,7 @@ def test_it_streams_and_copies_as_its_model_does():
 
 
 def test_a_memory_with_handles_is_refused():
-    with pytest.raises(UserError, match=r"no tool for the handles that archive\(3\) names"):
+    with pytest.raises(UserError, match=r"no tool for the handles that archive\(3\) names.* such as fold\(4\)$"):
         MemoryModel(Scripted(), "archive(3)")
+    with pytest.raises(UserError, match=r"names: give Bounds\(handles=False\)$"):
+        MemoryModel(Scripted(), "fold(4)", writer=SimpleNamespace(write=print))

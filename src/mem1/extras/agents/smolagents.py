@@ -49,9 +49,9 @@ class MemoryModel(Model):
         self.model = model
         self.memory = memory_of(policy, settings)
         if self.memory.shows_handles:
+            or_else = "" if settings.get("writer") else ", or a memory that writes states, such as fold(4)"
             raise UserError(
-                f"smolagents has no tool for the handles that {policy} names: give Bounds(handles=False), or a memory "
-                "that writes states, such as fold(4)"
+                f"smolagents has no tool for the handles that {policy} names: give Bounds(handles=False){or_else}"
             )
 
     def __getattr__(self, name: str) -> Any:
