@@ -94,7 +94,8 @@ def main(how: str) -> None:
         result = answer(request["method"], request.get("params") or {}, how)
         unknown: dict[str, Any] = {"error": {"code": -32601, "message": "Method not found"}}
         if how == "loose" and request["method"] == "tools/call":
-            result, unknown = None, {"error": "boom" if request["params"]["name"] == "search" else {"message": "no disk"}}
+            said = "boom" if request["params"]["name"] == "search" else {"message": "no disk"}
+            result, unknown = None, {"error": said}
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **({"result": result} if result else unknown)}))
         sys.stdout.flush()
     while how in ("deaf", "mute"):
