@@ -123,14 +123,16 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def split_answers(answer: str, labels: Sequence[int], *, whole: bool = False) -> list[str]:
+def split_answers(answer: str, labels: Sequence[int], golds: Sequence[Sequence[str]] = ()) -> list[str]:
     """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
     A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position.
     Missing answers are "", surplus ones are ignored, and of two answers to the same question the first counts. A single
-    question has no other labels: "Q3 2021" is its answer as it stands. `whole`: it is one answer, semicolons and all.
+    question has no other labels, "Q3 2021" is its answer as it stands; nor is its answer cut where one of its `golds`,
+    a list of aliases for each question, has a semicolon.
     """
     answers: dict[int, str] = {}
+    whole = len(golds) == 1 and any(";" in gold for gold in golds[0])
     for position, piece in enumerate([answer] if whole else answer.split(";")):
         match = _LABEL.match(piece)
         if match is not None and (len(labels) > 1 or int(match[1]) in labels):
@@ -148,8 +150,7 @@ def score_answers(
     A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
     """
     numbers = range(1, len(golds) + 1) if labels is None else labels
-    whole = len(golds) == 1 and any(";" in gold for gold in golds[0])
-    pieces = split_answers(answer, numbers, whole=whole)
+    pieces = split_answers(answer, numbers, golds)
     return Scores(
         em=[float(bool(p) and scorer(p, g)) for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],

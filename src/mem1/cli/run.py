@@ -248,9 +248,10 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
 
     assert trajectory.task is not None
     questions, numbers = trajectory.task.questions, trajectory.task.numbers
+    pieces = split_answers(trajectory.answer, numbers, [question.answers for question in questions])
     answers: list[dict[str, Any]] = [
         {"question": number, "text": question.text, "answer": given}
-        for number, question, given in zip(numbers, questions, split_answers(trajectory.answer, numbers), strict=True)
+        for number, question, given in zip(numbers, questions, pieces, strict=True)
     ]
     for answer, question, em in zip(answers, questions, trajectory.per_objective("em"), strict=False):
         answer |= {"em": em, "gold": " / ".join(question.answers)}

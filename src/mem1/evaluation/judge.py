@@ -328,7 +328,7 @@ def judged(
 def answers(trajectory: Trajectory) -> list[JudgedAnswer]:
     """One per question of the task, with an empty prediction if there is no answer."""
     task = task_of(trajectory)
-    given = split_answers(trajectory.answer, task.numbers)
+    given = split_answers(trajectory.answer, task.numbers, [q.answers for q in task.questions])
     return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(task.questions, given, strict=True)]
 
 

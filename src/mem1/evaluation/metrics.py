@@ -207,7 +207,7 @@ def contained(trajectory: Trajectory) -> float | None:
     task = task_of(trajectory)
     if any(turn.action == ACT for turn in trajectory.turns):
         return None
-    answers = split_answers(trajectory.answer, task.numbers)
+    answers = split_answers(trajectory.answer, task.numbers, [q.answers for q in task.questions])
     return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
 

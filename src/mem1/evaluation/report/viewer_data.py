@@ -92,7 +92,7 @@ class PageData:
             solved=solved,
             length=length,
             about=about,
-            answers=split_answers(trajectory.answer, () if task is None else task.numbers),
+            answers=[] if task is None else _answers(trajectory.answer, task),
             metrics=trajectory.metrics,
             turns=self.turns_of(trajectory, decode),
         )
@@ -210,9 +210,13 @@ def told_of(task: Task, answer: str, turns: Callable[[PageData], list[dict[str, 
     return {
         "questions": questions,
         "facts": facts,
-        "answers": split_answers(answer, task.numbers),
+        "answers": _answers(answer, task),
         "turns": found,
     } | tables
+
+
+def _answers(answer: str, task: Task) -> list[str]:
+    return split_answers(answer, task.numbers, [question.answers for question in task.questions])
 
 
 def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
