@@ -196,9 +196,15 @@ def test_an_id_made_from_the_text_is_the_same_in_every_file_and_a_repeat_is_read
         ("hotpotqa", {"context": [["Alvex"]]}, "an entry of 'context' must be [title, sentences], not ['Alvex']"),
         ("hotpotqa", {"question": 7}, "[0]: 'question' must be a string, not 7"),
         ("hotpotqa", {"supporting_facts": [3]}, "'supporting_facts' must be a list of [title, sentence number]"),
+        (
+            "hotpotqa",
+            {"supporting_facts": 3},
+            "[0]: 'supporting_facts' must be a list of [title, sentence number], not 3",
+        ),
         ("hotpotqa", {"_id": None}, "[0]: a question needs an id"),
         ("2wikimultihopqa", {"answer": ""}, "has no answer"),
         ("musique", {"paragraphs": "none"}, ":1: 'paragraphs' must be a list, not 'none'"),
+        ("musique", {"question_decomposition": 3}, ":1: 'question_decomposition' must be a list, not 3"),
         ("musique", {"paragraphs": [3]}, ":1: paragraph 0 must be an object, not 3"),
         ("musique", {"paragraphs": [{"idx": "x", "title": "T", "paragraph_text": "t"}]}, "'idx' of paragraph 0"),
         ("musique", {"answer_aliases": "Toll"}, "'answer_aliases' must be a list of strings, not 'Toll'"),
@@ -252,6 +258,24 @@ def test_a_format_of_your_own_is_recognised_once_registered_and_named_by_its_pat
     monkeypatch.setitem(register.dataset._registered, "capitals", CAPITALS)  # as register.dataset("capitals", CAPITALS)
     assert read_questions(path) == read_questions(path, format="capitals") == [by_path]
     assert by_path.answers == ("Oslo",)
+
+
+UNSOUND = Format(lambda record, wanted: record["text"], (("title", "text"),))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_format_that_is_none_or_fails_is_named_with_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write_lines(tmp_path / "q.jsonl", {"country": "Norway"})
+    with pytest.raises(
+        UserError, match=f"the format '{__name__}:capitals' is <function capitals .* must be a .*Format"
+    ):
+        read_questions(path, format=f"{__name__}:capitals")
+    with pytest.raises(UserError, match=r"q.jsonl:1: the format's translate fails: KeyError: 'capital'"):
+        read_questions(path, format=f"{__name__}:CAPITALS")
+    with pytest.raises(UserError, match=r"t.jsonl:1: the format's translate returned 'Oslo'; it must return a Sample"):
+        read_questions(write_lines(tmp_path / "t.jsonl", {"text": "Oslo"}), format=f"{__name__}:UNSOUND")
+    monkeypatch.setitem(register.dataset._registered, "capitals", capitals)
+    with pytest.raises(UserError, match=r"the format 'capitals' is <function capitals .* must be a .*Format"):
+        read_questions(path)
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path):

@@ -86,7 +86,8 @@ def musique(record: Record, wanted: Wanted) -> Sample:
         made[index] = passage(MUSIQUE, text(paragraph, "title"), text(paragraph, "paragraph_text"))
         if paragraph.get("is_supporting"):
             gold.append(index)
-    steps = [mapping(step, "a step") for step in record.get("question_decomposition") or ()]
+    given = items(record, "question_decomposition") if record.get("question_decomposition") else ()
+    steps = [mapping(step, "a step") for step in given]
     if wanted.decompose:
         return Sample(tuple(_hops(name, steps, made)), tuple(made.values()))
     question = Question(
@@ -136,7 +137,7 @@ def _gold_titles(record: Record) -> list[str]:
     facts = record.get("supporting_facts") or []
     if isinstance(facts, dict):  # the data set hub's columns
         return list(strings(facts.get("title"), "the titles of 'supporting_facts'"))
-    if not all(isinstance(fact, list) and fact and isinstance(fact[0], str) for fact in facts):
+    if not isinstance(facts, list) or not all(isinstance(f, list) and f and isinstance(f[0], str) for f in facts):
         raise ValueError(f"'supporting_facts' must be a list of [title, sentence number], not {shown(facts)}")
     return [fact[0] for fact in facts]
 
@@ -162,7 +163,7 @@ def _evidences(record: Record, passages: Sequence[Passage], wanted: Wanted) -> I
 
 def _object_ids(record: Record) -> list[str]:
     triples = record.get("evidences_id") or []
-    if not all(isinstance(triple, list) and len(triple) == 3 for triple in triples):
+    if not isinstance(triples, list) or not all(isinstance(one, list) and len(one) == 3 for one in triples):
         raise ValueError(f"'evidences_id' must be a list of [subject, relation, object], not {shown(triples)}")
     return [str(triple[2]) for triple in triples]
 

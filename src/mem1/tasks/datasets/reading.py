@@ -36,6 +36,7 @@ from mem1.tasks.datasets.files import (
     hub_records,
     peek,
     read_records,
+    shown,
     strings,
 )
 from mem1.tasks.datasets.own import searchr1
@@ -166,7 +167,7 @@ def _samples(
 ) -> tuple[Format, Iterator[tuple[str, Sample]]]:
     records = hub_records(str(path)) if str(path).startswith(PREFIX) else read_records(path)
     head, records = peek(records)
-    known: Format = register.dataset.get(name) if name is not None else _detect(path, head)
+    known = _format(name) if name is not None else _detect(path, head)
     if decompose and not known.apart:
         apart = ", ".join(name for name, f in _formats() if f.apart)
         raise UserError(f"{path}: only {apart} can be decomposed into single hops")
@@ -179,9 +180,14 @@ def _translated(
 ) -> Iterator[tuple[str, Sample]]:
     for where, record in records:
         try:
-            yield where, known.translate(record, wanted)
+            sample: Any = known.translate(record, wanted)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
+        except Exception as error:  # whatever a stranger's function raises
+            raise UserError(f"{where}: the format's translate fails: {type(error).__name__}: {error}") from error
+        if not isinstance(sample, Sample):
+            raise UserError(f"{where}: the format's translate returned {shown(sample)}; it must return a Sample")
+        yield where, sample
 
 
 def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> Format:
@@ -202,7 +208,14 @@ def _detect(path: str | os.PathLike[str], head: Mapping[str, Any] | None) -> For
 
 def _formats() -> Iterator[tuple[str, Format]]:
     """Shipped formats first, then registered ones and those of installed packages."""
-    return ((name, register.dataset.get(name)) for name in register.dataset.names())
+    return ((name, _format(name)) for name in register.dataset.names())
+
+
+def _format(name: str) -> Format:
+    found = register.dataset.get(name)
+    if not isinstance(found, Format):
+        raise UserError(f"the format {name!r} is {shown(found)}; it must be a mem1.tasks.datasets.reading.Format")
+    return found
 
 
 def _short(where: str, path: str | os.PathLike[str]) -> str:
