@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import groupby
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mem1.errors import UserError
 from mem1.scoring import contains, exact_match, exactly, f1, normalize, same, score_answers, split_answers
 
 
@@ -124,6 +127,29 @@ def test_the_exact_scorer_in_place_of_squads():
     assert score_answers("5; the; C", golds).em == [1.0, 1.0, 1.0]
     assert score_answers("5; the; C", golds, scorer=same).em == [0.0, 0.0, 0.0]
     assert score_answers("-5; the the; c#", golds, scorer=same).em == [1.0, 1.0, 1.0]
+
+
+def failing(prediction: str, golds: Sequence[str]) -> int:
+    raise KeyError("Oslo")
+
+
+@pytest.mark.parametrize(
+    ("scorer", "why"),
+    [
+        (failing, "the scorer 'failing' must return 0 or 1; for the answer 'Paris' it gave KeyError: 'Oslo'"),
+        (lambda prediction, golds: None, "ValueError: None, not a finite number"),
+        (lambda prediction, golds: "yes", "ValueError: 'yes', not a finite number"),
+        (lambda prediction, golds: 2, "ValueError: 2, not 0 or 1"),
+    ],
+)
+def test_a_scorer_that_fails_or_gives_neither_0_nor_1_is_named_with_the_answer(scorer: Any, why: str):
+    with pytest.raises(UserError, match=re.escape(why)):
+        score_answers("Paris", [["Paris"]], scorer=scorer)
+
+
+def test_what_a_scorer_returns_may_be_of_another_library():
+    right: Any = np.bool_(True)
+    assert score_answers("Paris; ", [["Paris"]] * 2, scorer=lambda prediction, golds: right).em == [1.0, 0.0]
 
 
 @given(st.text(max_size=20))

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.errors import UserError
 from mem1.records import Metric
 
 # \b(a|an|the)\b, with the letter first: faster to search for
@@ -148,13 +149,27 @@ def score_answers(
     """Score an answer text against N lists of gold aliases, by the labels of the questions; None: 1 to N.
 
     A missing answer scores 0 even where a gold alias normalises to nothing ("!!!", "The A"), which "" would match.
+    Raises UserError where the scorer fails or returns neither 0 nor 1.
     """
     numbers = range(1, len(golds) + 1) if labels is None else labels
     pieces = split_answers(answer, numbers, golds)
     return Scores(
-        em=[float(bool(p) and scorer(p, g)) for p, g in zip(pieces, golds, strict=True)],
+        em=[_matched(scorer, p, g) if p else 0.0 for p, g in zip(pieces, golds, strict=True)],
         f1=[f1(p, g) for p, g in zip(pieces, golds, strict=True)],
     )
+
+
+def _matched(scorer: Scorer, prediction: str, golds: Sequence[str]) -> float:
+    try:
+        found = number(scorer(prediction, golds))
+        if found not in (0, 1):
+            raise ValueError(f"{found:g}, not 0 or 1")
+    except Exception as error:  # whatever a stranger's scorer raises
+        raise UserError(
+            f"the scorer {getattr(scorer, '__name__', scorer)!r} must return 0 or 1; for the answer {prediction!r:.80} "
+            f"it gave {type(error).__name__}: {error}"
+        ) from error
+    return float(found)
 
 
 def number(value: Any) -> float:

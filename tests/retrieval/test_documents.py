@@ -6,9 +6,11 @@ import io
 import os
 import sys
 import time
+import zipfile
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from mem1.errors import UserError
 from mem1.records import Passage
+from mem1.registry import register
 from mem1.retrieval.documents import cut_text, read_documents
 from mem1.retrieval.extraction import Unreadable, extract
 from mem1.retrieval.web.pages import Fetched, read_page
@@ -110,6 +113,27 @@ def test_unreadable_files_are_named_with_a_reason_and_the_rest_is_read(tmp_path:
     reasons = dict(found.skipped)
     assert reasons.keys() == files.keys()
     assert {name for name, (_, reason) in files.items() if not reasons[name].startswith(reason)} == set()
+
+
+def read_docx(content: bytes, path: Path) -> Any:
+    if content == b"odd":
+        return "a text alone"
+    return None, zipfile.ZipFile(io.BytesIO(content)).read("text").decode()
+
+
+def test_a_reader_of_ones_own_that_fails_skips_the_file_and_one_that_returns_no_pair_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(register.document._registered, ".docx", read_docx)
+    with zipfile.ZipFile(tmp_path / "good.docx", "w") as file:
+        file.writestr("text", "Read me.")
+    (tmp_path / "broken.docx").write_bytes(b"PK")
+    found = read_documents(tmp_path)
+    assert found.passages == (Passage("good.docx#1", "good", "Read me."),)
+    assert found.skipped == (("broken.docx", "its reader fails: BadZipFile: File is not a zip file"),)
+    (tmp_path / "odd.docx").write_bytes(b"odd")
+    with pytest.raises(UserError, match=r"odd.docx returned 'a text alone'; it must return \(title or None, text\)"):
+        read_documents(tmp_path)
 
 
 def test_hidden_files_are_passed_over_and_links_are_not_followed(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from corpora import TOWNS
 from servers import ServerProcess, in_a_thread
@@ -142,6 +144,39 @@ def test_a_failing_search_engine_is_a_503_and_the_server_keeps_running(server: h
     assert (response.status_code, response.json()) == (503, {"detail": "the index is on fire"})
     assert server.post("/retrieve", json={"queries": ["bug"]}).status_code == 500
     assert len(ask(server, queries=["Oslo"])["result"][0]) == 1
+
+
+class Odd:
+    """Returns what it is given."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def search(self, queries: Sequence[str], k: int) -> Any:
+        return self.found
+
+
+def test_scores_of_another_library_are_numbers_and_surplus_results_are_cut():
+    results = [(Passage("p0", "", "Oslo"), np.float32(0.5)), (Passage("p1", "", "Bergen"), np.float32(0.25))]
+    with in_a_thread(Odd([results])) as address, httpx.Client(base_url=address, trust_env=False) as server:
+        answer = ask(server, queries=["Oslo"], topk=1, return_scores=True)
+    assert answer == {"result": [[{"document": {"id": "p0", "contents": '""\nOslo'}, "score": 0.5}]]}
+
+
+@pytest.mark.parametrize(
+    ("found", "detail"),
+    [
+        ([[(Passage("p0", "", "Oslo"), math.nan)]], "must return lists of (passage, score): nan, not a finite number"),
+        ([[Passage("p0", "", "Oslo")]], "the retriever must return lists of (passage, score): "),
+        (None, "the retriever must return lists of (passage, score): "),
+        ([[("Oslo", 1.0)]], "the retriever must return passages, not 'Oslo'"),
+        ([], "the retriever returned 0 lists of results for 1 queries"),
+    ],
+)
+def test_a_retriever_that_returns_something_else_is_a_503_that_says_so(found: Any, detail: str):
+    with in_a_thread(Odd(found)) as address, httpx.Client(base_url=address, trust_env=False) as server:
+        response = server.post("/retrieve", json={"queries": ["Oslo"], "return_scores": True})
+    assert (response.status_code, detail in response.json()["detail"]) == (503, True), response.text
 
 
 def test_health_and_metrics():

@@ -1159,7 +1159,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("answers.setdefault(int(match[1]), piece", "answers.__setitem__(int(match[1]), piece"),
         ("labels[position], piece", "position + 1, piece"),
         ("max((_f1(predicted,", "min((_f1(predicted,"),
-        ("float(bool(p) and scorer(p, g))", "float(scorer(p, g))"),
+        ("_matched(scorer, p, g) if p else 0.0", "_matched(scorer, p, g)"),
     ),
     ("messages/selecting.py", ("memory/test_renderers.py", "messages/test_folding.py", "messages/test_memory.py")): (
         ("turns.insert(covered, written)", "turns.append(written)"),

@@ -6,9 +6,10 @@ retriever.search(["capital of Norway"], k=3)  ->  [[(Passage("p0", "Oslo", "Oslo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mem1.records import Passage
+from mem1.scoring import number
 
 Result = list[tuple[Passage, float]]
 """Passages found by one query, best first."""
@@ -35,6 +36,22 @@ def check_search(queries: Sequence[str], k: int) -> None:
         raise TypeError("search takes a list of queries, not one string")
     if k < 1:
         raise ValueError(f"search needs k >= 1, not {k}")
+
+
+def checked_results(found: Any, queries: int, k: int) -> list[Result]:
+    """What a retriever returned: the first `k` of each query, scores as numbers of Python.
+
+    Raises RetrievalFailed unless it is one list of (passage, finite score) per query.
+    """
+    try:
+        results = [[(passage, number(score)) for passage, score in result[:k]] for result in found]
+    except (TypeError, ValueError) as error:
+        raise RetrievalFailed(f"the retriever must return lists of (passage, score): {error}") from error
+    if wrong := [passage for result in results for passage, _ in result if not isinstance(passage, Passage)]:
+        raise RetrievalFailed(f"the retriever must return passages, not {wrong[0]!r:.80}")
+    if len(results) != queries:
+        raise RetrievalFailed(f"the retriever returned {len(results)} lists of results for {queries} queries")
+    return results
 
 
 def searched_text(passage: Passage) -> str:

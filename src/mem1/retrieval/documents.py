@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mem1.errors import UserError
 from mem1.records import Passage
@@ -110,7 +111,7 @@ def read_document(path: Path, endings: Sequence[str] = ()) -> tuple[str, str]:
     """(title, text): the title of the page (HTML), else the first heading (Markdown, HTML), else the file's name.
 
     `endings` of files that can be read; empty: those registered now. Raises Unreadable for a problem with this file,
-    UserError where a library is not installed.
+    UserError where a library is not installed or a reader returns something else.
     """
     endings = endings or register.document.names()
     if path.suffix.lower() not in endings:
@@ -127,10 +128,24 @@ def read_document(path: Path, endings: Sequence[str] = ()) -> tuple[str, str]:
         raise _too_large()
     if not content.strip():
         raise Unreadable("empty")
-    title, text = reader(content, path)
+    title, text = _read(reader, content, path)
     if not text.strip():
         raise Unreadable("no text in it")
     return " ".join((title or "").split()) or path.stem, text
+
+
+def _read(reader: Reader, content: bytes, path: Path) -> tuple[str | None, str]:
+    try:
+        found: Any = reader(content, path)
+    except (Unreadable, UserError):
+        raise
+    except Exception as error:  # whatever a stranger's reader raises
+        raise Unreadable(f"its reader fails: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+    match found:
+        case (str() | None, str()):
+            return found
+        case _:
+            raise UserError(f"the reader of {path} returned {found!r:.80}; it must return (title or None, text)")
 
 
 def _too_large() -> Unreadable:

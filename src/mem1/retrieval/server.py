@@ -47,7 +47,7 @@ from mem1.net.requests import (
 )
 from mem1.net.threads import Batcher
 from mem1.net.web_server import FINISH_S, Hosts, address, bind, handling, make_server
-from mem1.retrieval.base import Result, RetrievalFailed, Retriever
+from mem1.retrieval.base import Result, RetrievalFailed, Retriever, checked_results
 from mem1.retrieval.client import PATH, SearchRequest, encode_found, joined_answer
 from mem1.version import __version__
 
@@ -201,8 +201,12 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
     app = FastAPI(title="mem1 retriever", version=__version__, docs_url=None, redoc_url=None)
     handle_refusals(app)
     metrics = RequestMetrics("mem1_retriever", "queries")
+
+    def search_checked(queries: Sequence[str], k: int) -> list[Result]:
+        return checked_results(retriever.search(queries, k), len(queries), k)
+
     # one thread: searching an index in memory is computation, and a second thread would only take turns with it
-    batcher = Batcher(retriever.search, threads=1, size=_JOINED_QUERIES)
+    batcher = Batcher(search_checked, threads=1, size=_JOINED_QUERIES)
     bodies = CapacityLimit(limits.all_body_bytes, "bytes of requests")
     queries = CapacityLimit(limits.all_queries, "queries")
     passages = CapacityLimit(limits.all_passages, "passages")
