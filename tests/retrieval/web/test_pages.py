@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sites import Answer, Site, content, cut, redirect, site, status
+from sites import Answer, Site, content, cut, one_after_the_other, redirect, site, status
 
 from mem1.errors import UserError
 from mem1.net.failover import Clock, HostLimit
@@ -124,8 +124,8 @@ def robots_say(local: Site, answer: Answer, path: str = "/page") -> str | None:
         (content("User-agent: googlebot\nDisallow: /"), True),
         (content("\ufeffUser-agent: *\r\nDisallow: /page\r\n"), False),
         (content(b"\xff\xfe\x00" * 1000), True),
-        (content("User-agent: *\nCrawl-delay: \u00b2\nAllow: /"), False),
-        (content(f"User-agent: *\nRequest-rate: {'9' * 5000}/1\nAllow: /"), False),
+        (content("User-agent: *\nDisallow: /", ""), False),
+        (content("User-agent: *\nDisallow: /", "application/octet-stream"), False),
         (content("<html>no such page</html>", "text/html"), True),
         (status(404), True),
         (status(401), True),
@@ -152,6 +152,19 @@ def test_robots_txt_is_asked_once_a_day(local: Site):
     assert local.paths == ["/robots.txt"]
     now[0] = 24 * 3600 + 1.0
     robots.check(parse_address(f"{local.url}/a"))
+    assert local.paths == ["/robots.txt"] * 2
+
+
+def test_a_robots_txt_that_could_not_be_read_is_asked_for_again_after_minutes(local: Site):
+    local.pages["/robots.txt"] = one_after_the_other(status(503), content("User-agent: *\nDisallow: /private/"))
+    now = [0.0]
+    robots, page = Robots(Fetcher(allow_loopback=True), clock=lambda: now[0]), parse_address(f"{local.url}/a")
+    for now[0] in (0.0, 299.0):
+        with pytest.raises(FetchFailed):
+            robots.check(page)
+    assert local.paths == ["/robots.txt"]
+    now[0] = 301.0
+    robots.check(page)
     assert local.paths == ["/robots.txt"] * 2
 
 

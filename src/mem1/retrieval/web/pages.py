@@ -18,11 +18,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 from urllib.parse import urljoin
-from urllib.robotparser import RobotFileParser
 
 from pydantic import Field
 
@@ -34,6 +33,7 @@ from mem1.retrieval.base import RetrievalFailed
 from mem1.retrieval.extraction import LibraryMissing, Unreadable, extract
 from mem1.retrieval.web import transport
 from mem1.retrieval.web.cache import WebCache
+from mem1.retrieval.web.robots import NOTHING, Rules, read_rules
 from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_public, parse_address
 from mem1.sanitize import sound_text
 from mem1.version import __version__
@@ -87,11 +87,12 @@ class Fetcher:
         self,
         text: str,
         *,
-        content_types: Collection[str] = PAGES,
+        content_types: Collection[str] | None = PAGES,
         before: Callable[[Address], None] = lambda address: None,
     ) -> Fetched:
         """The page at an address. Raises FetchFailed with the reason where there is none.
 
+        `content_types` are those that are read; None: all, also one that is not named.
         `before` is called with each address, including those of redirects, before it is requested; it may wait, and
         may raise FetchFailed to forbid the request.
         """
@@ -121,12 +122,12 @@ class Fetcher:
         request = transport.HttpRequest(method="GET", address=address, headers=headers)
         return transport.send(request, resolve=checked, seconds=max(seconds, 0.0), max_bytes=self._max_bytes)
 
-    def _fetched(self, address: Address, reply: transport.HttpReply, content_types: Collection[str]) -> Fetched:
+    def _fetched(self, address: Address, reply: transport.HttpReply, content_types: Collection[str] | None) -> Fetched:
         if reply.status != 200:
             raise FetchFailed(Why.STATUS, f"the server answered with status {reply.status}", status=reply.status)
         declared = reply.headers.get("content-type", "")
         kind = declared.partition(";")[0].strip().lower()
-        if kind not in content_types:
+        if content_types is not None and kind not in content_types:
             named = "a PDF file" if kind == "application/pdf" else kind[:60] or "a file of unnamed type"
             raise FetchFailed(Why.CONTENT_TYPE, f"it is {named}, not a page of text")
         body = transport.decompress(reply.body, reply.headers.get("content-encoding", ""), max_bytes=self._max_bytes)
@@ -139,22 +140,21 @@ class Fetcher:
 
 _LONGEST = 500 * 1024
 """Characters of robots.txt that are read, the minimum of RFC 9309."""
-_AGE_S = 24 * 3600.0
-_NOTHING_ALLOWED = ("User-agent: *", "Disallow: /")
+_AGE_S, _FAILED_AGE_S = 24 * 3600.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Robots:
     """The rules of every site visited so far, kept for a day. Thread-safe.
 
-    A site without robots.txt (status 4xx) allows everything; one whose file cannot be read at the moment (5xx, 429, no
-    connection) allows nothing. Python's own parser reads the rules: the first that matches counts, and `*` within a
-    path has no special meaning.
+    A site without robots.txt (status 4xx) allows everything; one whose file cannot be read (5xx, 429, no connection)
+    allows nothing, and is asked again after some minutes.
     """
 
     fetcher: Fetcher
     clock: Callable[[], float] = time.monotonic
-    _rules: dict[str, tuple[float, RobotFileParser]] = field(default_factory=dict, init=False, repr=False)
+    _rules: dict[str, tuple[float, Rules]] = field(default_factory=dict, init=False, repr=False)
+    """Per site until when its rules are kept, and the rules."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def check(self, address: Address, *, before: Callable[[Address], None] = lambda address: None) -> None:
@@ -163,30 +163,21 @@ class Robots:
         `before` is called before robots.txt itself is requested, as in `Fetcher.fetch`.
         """
         with self._lock:
-            read_at, rules = self._rules.get(address.origin, (0.0, None))
-        if rules is None or self.clock() - read_at > _AGE_S:
-            rules = self._read(address, before)
+            until, rules = self._rules.get(address.origin, (0.0, None))
+        if rules is None or self.clock() > until:
+            rules, age_s = self._read(address, before)
             with self._lock:
-                self._rules[address.origin] = (self.clock(), rules)
-        if not rules.can_fetch(AGENT, str(address)):
+                self._rules[address.origin] = (self.clock() + age_s, rules)
+        if not rules.allow(address.target):
             raise FetchFailed(Why.ROBOTS, f"robots.txt of {address.host} asks programs to stay away")
 
-    def _read(self, address: Address, before: Callable[[Address], None]) -> RobotFileParser:
-        lines: Sequence[str] = ()
+    def _read(self, address: Address, before: Callable[[Address], None]) -> tuple[Rules, float]:
         try:
-            fetched = self.fetcher.fetch(f"{address.origin}/robots.txt", content_types={"text/plain"}, before=before)
-            lines = fetched.text[:_LONGEST].splitlines()
+            fetched = self.fetcher.fetch(f"{address.origin}/robots.txt", content_types=None, before=before)
         except FetchFailed as error:
-            missing = error.why is Why.CONTENT_TYPE or (error.status is not None and 400 <= error.status < 500)
-            if not missing or error.status == 429:
-                lines = _NOTHING_ALLOWED
-        rules = RobotFileParser()
-        try:
-            rules.parse(lines)
-        except ValueError:  # a "number" in the file that the parser fails to convert
-            rules = RobotFileParser()
-            rules.parse(_NOTHING_ALLOWED)
-        return rules
+            missing = error.status is not None and 400 <= error.status < 500 and error.status != 429
+            return (Rules(), _AGE_S) if missing else (NOTHING, _FAILED_AGE_S)
+        return read_rules(fetched.text[:_LONGEST], agent=AGENT), _AGE_S
 
 
 SECONDS = 10.0
