@@ -80,7 +80,8 @@ def test_every_api_gets_requests_of_its_own_form_and_gives_passages(local: Site,
 
 @pytest.mark.parametrize("api", APIS)
 def test_an_api_that_finds_nothing_gives_no_passage(local: Site, tmp_path: Path, api: str):
-    local.pages[PATHS[api]] = one_after_the_other(as_json(answer(api)), as_json({}))
+    none: dict[str, Any] = {"results": [], "unresponsive_engines": []} if api == "searxng" else {}
+    local.pages[PATHS[api]] = one_after_the_other(as_json(answer(api)), as_json(none))
     assert search(local, tmp_path, api).search(["a", "b"], 10) == [[], []]
 
 
@@ -140,6 +141,24 @@ def test_a_passing_failure_is_retried_three_times(local: Site, tmp_path: Path, t
     assert waits == [1, 2, 4]
     local.pages["/search"] = one_after_the_other(trouble, trouble, as_json(answer("serper", OSLO, BERGEN)))
     assert search(local, tmp_path).search(["a"], 3) == [FOUND]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ({"results": [], "unresponsive_engines": [["google", "Suspended"]]}, "found nothing, and some of its engines"),
+        ({"query": "a"}, "searxng answered with something that is not its format"),
+    ],
+)
+def test_an_outage_of_searxngs_engines_is_a_failure_and_not_kept(
+    local: Site, tmp_path: Path, trouble: dict[str, Any], said: str
+):
+    local.pages["/search"] = as_json(trouble)
+    with pytest.raises(RetrievalFailed, match=said):
+        search(local, tmp_path, "searxng").search(["a"], 3)
+    whole = {**answer("searxng", OSLO, BERGEN), "unresponsive_engines": [["google", "Suspended"]]}
+    local.pages["/search"] = as_json(whole)
+    assert search(local, tmp_path, "searxng").search(["a"], 3) == [FOUND]
 
 
 @pytest.mark.parametrize(

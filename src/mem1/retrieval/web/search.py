@@ -102,7 +102,10 @@ class JsonApi:
         return HttpRequest(method=self.method, address=address, headers=headers, body=body)
 
     def results(self, answer: Any) -> list[SearchResult]:
-        """One result per entry; a field that is missing or not a string becomes empty. Raises WrongAnswer."""
+        """One result per entry; a field that is missing or not a string becomes empty.
+
+        Raises WrongAnswer, or TryFailed where another try may find more.
+        """
         for name in self.listed_under:
             if not isinstance(answer, Mapping):
                 raise WrongAnswer(f"no object around {name!r}")
@@ -163,7 +166,23 @@ TAVILY = JsonApi(
     key_header=("Authorization", "Bearer "),
 )
 """Tavily (tavily.com)."""
-SEARXNG = JsonApi(
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearxngApi(JsonApi):
+    """SearXNG, whose answer has no results both where there are none and where the engines behind it fail."""
+
+    def results(self, answer: Any) -> list[SearchResult]:
+        """Those of `JsonApi`. Raises TryFailed where none were found and an engine failed, else WrongAnswer."""
+        found = super(SearxngApi, self).results(answer)  # a class with slots is made twice: `super()` has the first
+        if not found and answer.get("unresponsive_engines"):
+            raise TryFailed(f"{self.name} found nothing, and some of its engines failed")
+        if answer.get("results") is None:
+            raise WrongAnswer("no results")
+        return found
+
+
+SEARXNG = SearxngApi(
     name="searxng", base_url="http://localhost:8080", path="/search", method="GET", fixed={"format": "json"}
 )
 """SearXNG (docs.searxng.org) on your own server, with `json` among `search.formats` of its settings; needs no key."""
