@@ -120,6 +120,21 @@ def test_actions_can_be_texts_and_what_fails_ends_the_attempt_with_its_reason():
     ]
 
 
+@pytest.mark.parametrize("first", ["Three are left.", None])
+def test_a_reset_that_returns_an_observation_alone_is_named(first: Any):
+    with pytest.raises(
+        UserError, match=rf"'text_games:Old', seed \d+: its reset returned {first!r}, not \(obs.*, info"
+    ):
+        source(id="text_games:Old", args={"first": first}).tasks(objectives=1, count=1, seed=0)
+
+
+def test_a_step_of_four_values_ends_the_attempt_with_its_reason():
+    made = source(id="text_games:Old", args={"first": "new"})
+    (task,) = made.tasks(objectives=1, count=1, seed=0)
+    (reply,) = made.environment.observe([act(task, "take one")])
+    assert reply.failed is not None and reply.failed.startswith("its step returned ('Two are left.', 1.0, False, {}),")
+
+
 def test_an_episode_that_cannot_be_repeated_is_told():
     made = source()
     (task,) = made.tasks(objectives=1, count=1, seed=0)

@@ -49,6 +49,21 @@ class Echo(Games):
         return f"{action} {action}", float("nan") if action == "nan" else 1.0, action in ("stop", "nan"), False, {}
 
 
+class Old(Games):
+    """As before Gymnasium: `reset` returns a text alone (or what it is given), `step` four values."""
+
+    def __init__(self, first: Any = "Three are left.") -> None:
+        super().__init__()
+        self.first = first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return (self.first, {}) if self.first == "new" else self.first
+
+    def step(self, action: int) -> Any:
+        return "Two are left.", 1.0, False, {}
+
+
 class Picture(Games):
     observation_space = Box(0, 1)
 

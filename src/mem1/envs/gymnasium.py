@@ -177,7 +177,7 @@ class GymnasiumEpisode:
         numbers = range(int(space.start), int(space.start) + int(space.n)) if hasattr(space, "n") else ()
         self.names: Mapping[str, int] = dict(zip(names or map(str, numbers), numbers, strict=True))
         """Discrete actions by name; empty: actions are texts."""
-        self.shown = self._called(lambda: environment.reset(seed=seed))[0]
+        self.shown = self._called(lambda: environment.reset(seed=seed), "reset", "observation, info")[0]
         """What `reset` showed."""
 
     def act(self, action: str) -> Observation:
@@ -189,7 +189,9 @@ class GymnasiumEpisode:
             return Observation(text=f"There is no action {action.strip()[:80]!r}. The actions are: {listed}.")
         if not self.names and not space.contains(chosen):
             return Observation(text=f"This is no action that the environment accepts: it must be one of {space}.")
-        text, reward, terminated, truncated, _ = self._called(lambda: self._environment.step(chosen))
+        text, reward, terminated, truncated, _ = self._called(
+            lambda: self._environment.step(chosen), "step", "observation, reward, terminated, truncated, info"
+        )
         try:
             self._return, self._steps = self._return + number(reward), self._steps + 1
         except ValueError as error:
@@ -208,11 +210,13 @@ class GymnasiumEpisode:
         if made is not None:
             made.close()
 
-    def _called(self, call: Callable[[], Any]) -> Any:
+    def _called(self, call: Callable[[], Any], method: str, values: str) -> Any:
         try:
             result = call()
         except Exception as error:  # whatever a stranger's environment raises
             raise EpisodeFailed(_said(error)) from error
+        if not isinstance(result, tuple) or len(result) != values.count(",") + 1:
+            raise EpisodeFailed(f"its {method} returned {' '.join(repr(result).split())[:80]}, not ({values})")
         if not isinstance(result[0], str):
             raise EpisodeFailed(f"its observation is a {type(result[0]).__name__}, not a text")
         return result
