@@ -17,7 +17,6 @@ from mem1.retrieval.corpus import read_passages
 
 PASSAGES = [
     {"id": "p0", "title": "Alvex", "text": "Alvex is in Bergen."},
-    {"id": "p0", "title": "Alvex", "text": "Alvex is in Bergen."},
     {"id": 1, "contents": '"Oslo"\nOslo is a city.'},
 ]
 HOTPOTQA = [
@@ -33,18 +32,25 @@ HOTPOTQA = [
 ]
 
 
+class Rows(list[dict[str, Any]]):
+    """A data set that another content gives another fingerprint."""
+
+    @property
+    def _fingerprint(self) -> str:
+        return repr([*self])
+
+
 class Hub:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, rows: list[dict[str, Any]]) -> None:
-        self.rows, self.asked = rows, 0
+        self.rows = Rows(rows)
         monkeypatch.setenv("MEM1_CACHE", str(folder))
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=self.load))
 
-    def load(self, name: str, configuration: str | None, *, split: str) -> list[dict[str, Any]]:
-        self.asked += 1
+    def load(self, name: str, configuration: str | None, *, split: str) -> Rows:
         return self.rows
 
 
-def test_rows_of_passages_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rows_of_passages_are_kept_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     hub = Hub(monkeypatch, tmp_path, PASSAGES)
     files = {local_corpus("hf:owner/wiki:train"), local_corpus("hf:owner/wiki:train")}
     (file,) = files
@@ -52,7 +58,11 @@ def test_rows_of_passages_are_kept_once(tmp_path: Path, monkeypatch: pytest.Monk
         ("p0", "Alvex", "Alvex is in Bergen."),
         ("1", "Oslo", "Oslo is a city."),
     ]
-    assert hub.asked == 1 and local_corpus("wiki.jsonl") == "wiki.jsonl"
+    assert capsys.readouterr().err.count("2 passages of hf:owner/wiki:train are kept in") == 1
+    assert local_corpus("wiki.jsonl") == "wiki.jsonl"
+    hub.rows[1] = {"id": "1", "title": "Oslo", "text": "Oslo is a town."}
+    changed = local_corpus("hf:owner/wiki:train")
+    assert changed != file and [p.text for p in read_passages(changed)] == ["Alvex is in Bergen.", "Oslo is a town."]
 
 
 def test_questions_of_the_hub_are_asked_about_the_paragraphs_that_they_bring(
@@ -73,6 +83,10 @@ def test_questions_of_the_hub_are_asked_about_the_paragraphs_that_they_bring(
     ("rows", "why"),
     [
         ([{"id": "p0", "title": "Alvex"}], r"hf:owner/wiki:train\[0\]: passage 'p0' has no text"),
+        (
+            [{"id": 0, "text": "Alvex"}, {"id": "0", "text": "Oslo"}],
+            r"train\[1\]: passage id '0' is already used in hf:owner/wiki:train\[0\]",
+        ),
         ([], "has no passages"),
         ([{"question": "Where?", "answer": ["Oslo"]}], "has no passages"),
     ],

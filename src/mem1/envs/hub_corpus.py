@@ -19,7 +19,7 @@ from mem1.errors import UserError, printable
 from mem1.records import Passage
 from mem1.retrieval.corpus import PASSAGES, passage_of
 from mem1.retrieval.index_files import read_folder, save_folder
-from mem1.tasks.datasets.files import PREFIX, hub_records, peek
+from mem1.tasks.datasets.files import PREFIX, hub_fingerprint, hub_records, peek
 from mem1.tasks.datasets.own import write_passages
 from mem1.tasks.datasets.reading import read_dataset
 
@@ -36,14 +36,19 @@ def check_corpus(corpus: str, otherwise: str, then: str) -> str:
 
 
 def local_corpus(corpus: str) -> str:
-    """The path of a corpus. Raises UserError where the hub's cannot be had, or it has no passages."""
+    """The path of a corpus; one of the hub is kept until the data set changes there.
+
+    Raises UserError where the hub's cannot be had, has no passages, or has an id twice. Without a network the cache of
+    `datasets` says what the hub has.
+    """
     if not corpus.startswith(PREFIX):
         return corpus
-    folder = cache_folder() / f"corpus-{sha256(corpus.encode()).hexdigest()[:32]}"
+    version = hub_fingerprint(corpus)
+    folder = cache_folder() / f"corpus-{sha256(f'{corpus} {version}'.encode()).hexdigest()[:32]}"
 
     def make() -> None:
         passages = _passages(corpus)
-        facts = {"address": corpus, "passages": len(passages)}
+        facts = {"address": corpus, "fingerprint": version, "passages": len(passages)}
         save_folder(folder, kind="corpus", facts=facts, write=lambda new: write_passages(new / PASSAGES, passages))
         print(printable(f"{len(passages):,} passages of {corpus} are kept in {folder}"), file=sys.stderr)
 
@@ -60,14 +65,17 @@ def _passages(corpus: str) -> list[Passage]:
     if head is not None and "question" in head:
         passages = read_dataset(corpus).passages
     else:
-        found = dict[str, Passage]()
+        passages = list[Passage]()
+        place_of = dict[str, str]()
         for where, record in records:
             try:
                 passage = passage_of(record)
             except ValueError as error:
                 raise UserError(f"{where}: {error}") from error
-            found.setdefault(passage.id, passage)
-        passages = list(found.values())
+            if passage.id in place_of:
+                raise UserError(f"{where}: passage id {passage.id!r} is already used in {place_of[passage.id]}")
+            place_of[passage.id] = where
+            passages.append(passage)
     if not passages:
         raise UserError(f"{corpus} has no passages: its rows need id, title and text, or questions with paragraphs")
     return passages

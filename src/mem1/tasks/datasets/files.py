@@ -116,19 +116,27 @@ PREFIX = "hf:"
 
 def hub_records(address: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (location, record). Raises UserError for an invalid address or an unavailable data set."""
+    for number, row in enumerate(_hub_rows(address)):
+        yield f"{address}[{number}]", dict(row)
+
+
+def hub_fingerprint(address: str) -> str:
+    """The fingerprint of the data set, another one for another commit or split. Raises UserError as `hub_records`."""
+    return _hub_rows(address)._fingerprint
+
+
+def _hub_rows(address: str) -> Any:
     name, configuration, split = _parts(address)
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(f"{address} needs the datasets library: pip install 'mem1-agents[datasets]'") from error
     try:
-        rows = datasets.load_dataset(name, configuration, split=split)
+        return datasets.load_dataset(name, configuration, split=split)
     except Exception as error:  # the library raises many kinds of errors, its own and the network's
         raise UserError(
             f"cannot load {address} ({type(error).__name__}: {error}); check name, configuration and split"
         ) from error
-    for number, row in enumerate(rows):
-        yield f"{address}[{number}]", dict(row)
 
 
 def _parts(address: str) -> tuple[str, str | None, str]:
