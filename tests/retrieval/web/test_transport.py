@@ -51,6 +51,12 @@ def test_an_address_has_one_spelling(text: str, written: str):
     assert parse_address(written) == address
 
 
+@pytest.mark.parametrize("host", ["fa\u00df.de", "FA\u1e9e.de", "\u03c3\u03bf\u03c6\u03cc\u03c2.gr", "a\u200db.org"])
+def test_a_name_that_browsers_take_for_another_host_is_refused(host: str):
+    with pytest.raises(FetchFailed, match=r"means two hosts, because of .*; write it as xn--"):
+        parse_address(f"http://{host}/")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -208,6 +214,17 @@ def test_nothing_of_ours_is_sent_but_a_name_and_what_can_be_read(local: Site, mo
 def test_redirects_are_followed_relative_ones_too(local: Site):
     local.pages |= {"/a/b": redirect("../c?x=1", 301), "/c": redirect(f"{local.url}/d", 308), "/d": content("there")}
     assert fetch(f"{local.url}/a/b") == Fetched(address=f"{local.url}/d", content_type="text/plain", text="there")
+
+
+@pytest.mark.parametrize(
+    ("to", "asked"),
+    [("/s\u00f8k", "/s%F8k"), ("/s\u00c3\u00b8k", "/s%C3%B8k"), ("/with space?a b", "/with%20space?a%20b")],
+)
+def test_bytes_of_a_redirect_that_an_address_cannot_hold_are_quoted_as_they_are(local: Site, to: str, asked: str):
+    local.pages["/"] = redirect(to)  # the server writes headers in Latin-1
+    local.pages[asked.partition("?")[0]] = content("there")
+    assert fetch(local.url).text == "there"
+    assert local.paths == ["/", asked]
 
 
 def test_too_many_redirects_and_circles_are_refused(local: Site):
@@ -395,6 +412,8 @@ def test_a_bomb_of_many_gzip_members_is_refused_and_an_honest_file_of_two_is_rea
     assert decompress(gzip.compress(b"a", mtime=0) + gzip.compress(b"b", mtime=0), "gzip", max_bytes=10) == b"ab"
     with pytest.raises(FetchFailed, match="once decompressed"):
         decompress(member * 50, "gzip", max_bytes=1_000_000)
+    with pytest.raises(FetchFailed, match="it is compressed in more than 256 members"):
+        decompress(gzip.compress(b"", mtime=0) * 257, "gzip", max_bytes=1_000_000)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ is an ordinary result: the model chose the address and can choose another one.
 from __future__ import annotations
 
 import re
+import string
 import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 from pydantic import Field
 
@@ -108,7 +109,9 @@ class Fetcher:
             seconds -= time.monotonic() - start
             if reply.status not in _REDIRECTS or not reply.headers.get("location"):
                 return self._fetched(address, reply, content_types)
-            address = self.parse(urljoin(str(address), reply.headers["location"]))
+            # headers are read as Latin-1; as browsers do, bytes that an address cannot hold are quoted as they are
+            target = quote(reply.headers["location"].encode("latin-1"), safe=string.punctuation)
+            address = self.parse(urljoin(str(address), target))
             if str(address) in seen:
                 raise FetchFailed(Why.REDIRECTS, "it redirects in a circle")
 

@@ -30,6 +30,8 @@ from mem1.retrieval.web.urls import Address, FetchFailed, Why, check_ip
 ACCEPTED = "gzip, deflate"
 """Accept-Encoding of our requests."""
 _GZIP = b"\x1f\x8b"
+_MOST_MEMBERS = 256
+"""Members of a gzip file that are read; each costs a copy of those behind it, also an empty one."""
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s{0,8}=\s{0,8}[\"']?\s{0,8}([\w.:-]{1,40})", re.IGNORECASE)
 _HEADER = re.compile(r"charset\s{0,8}=\s{0,8}[\"']?\s{0,8}([\w.:-]{1,40})", re.IGNORECASE)
 _META_WITHIN = 4096
@@ -55,7 +57,7 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
         raise FetchFailed(Why.ENCODING, f"it is compressed as {name[:40]!r}, which is not read; only {ACCEPTED} are")
     window = (31 if name.endswith("gzip") else 15) if _has_header(body, name) else -15
     text = bytearray()
-    while True:
+    for _ in range(_MOST_MEMBERS):
         stream = zlib.decompressobj(window)
         try:
             text += stream.decompress(body, max_bytes + 1 - len(text))
@@ -68,6 +70,7 @@ def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
         body = stream.unused_data
         if not (window == 31 and body.startswith(_GZIP)):  # a gzip file may have several members
             return bytes(text)
+    raise FetchFailed(Why.ENCODING, f"it is compressed in more than {_MOST_MEMBERS} members")
 
 
 def _has_header(body: bytes, name: str) -> bool:

@@ -65,6 +65,8 @@ LONGEST = 2048
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_DEVIATING = re.compile("[\u00df\u03c2\u200c\u200d\u1e9e]")
+"""Characters of a name (ß, final sigma, joiners) that mean another host to our codec (IDNA 2003) than to browsers."""
 # names of the machine itself or its own network (RFC 6761, 6762, 7686, 8375, and those that clouds use)
 # fmt: off
 _LOCAL_NAMES = (
@@ -167,6 +169,8 @@ def check_ip(text: str, *, allow_loopback: bool = False) -> None:
 
 
 def _name(written: str) -> str:
+    if found := _DEVIATING.search(written):
+        raise FetchFailed(Why.ADDRESS, f"{written!r} means two hosts, because of {found[0]!r}; write it as xn--...")
     try:
         # the codec also folds full-width letters, digits and dots, which would hide an address
         name = written.encode("idna").decode("ascii").lower().rstrip(".")
