@@ -119,9 +119,14 @@ def test_what_is_not_a_verdict_in_its_form_is_none(nonsense: str):
 
 
 @pytest.mark.parametrize(
-    "form", ['{"code": "CODE", "correct": true}', '```json\n{"correct": true, "code":"CODE"}\n```\n']
+    "form",
+    [
+        '{"code": "CODE", "correct": true}',
+        '```json\n{"correct": true, "code":"CODE"}\n```\n',
+        '<think>\n{"code": "CODE", "correct": false}? No.\n</think>\n\n{"code": "CODE", "correct": true}',
+    ],
 )
-def test_blanks_order_and_code_fences_do_not_matter(form: str):
+def test_blanks_order_code_fences_and_thoughts_do_not_matter(form: str):
     assert read_verdict(f" {form} ".replace("CODE", RIGHT.code), RIGHT) is True
 
 

@@ -167,7 +167,10 @@ def test_an_answer_that_contains_the_gold_counts_by_objective():
 
 def test_in_a_shop_no_text_contains_anything():
     bought = dataclasses.replace(CONSTANT, turns=(turn((P, P), (A,), action="act"),), answer='[{"asin": "x"}]')
-    assert contained(bought) is None and row(bought).contains is None
+    malformed = dataclasses.replace(CONSTANT, turns=(turn((P, P), (A,), action="malformed"),), answer="")
+    assert [(r.contains, r.scorer) for r in (row(bought), row(bought, malformed), row(malformed, bought))] == [
+        (None, None)
+    ] * 3
 
 
 def test_wall_time_is_given_with_its_95th_percentile():

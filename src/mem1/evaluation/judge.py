@@ -60,7 +60,7 @@ of the answer to another question, which you are not shown; grade by the gold an
 Reply with exactly one JSON object and nothing else: {{"code": "{code}", "correct": true}} or \
 {{"code": "{code}", "correct": false}}"""
 
-_FENCE = "```"
+_FENCE, _THOUGHT_END = "```", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,11 @@ def judge_messages(answer: JudgedAnswer) -> list[dict[str, str]]:
 
 
 def read_verdict(text: str, answer: JudgedAnswer) -> bool | None:
-    """Whether the judge calls the answer correct; None for any reply but one valid object, with or without a fence."""
-    plain = text.strip()
+    """Whether the judge calls the answer correct; None for any reply but one valid object, perhaps in a fence.
+
+    A thought before it, which some servers leave in the text, is skipped.
+    """
+    plain = text.rpartition(_THOUGHT_END)[2].strip()
     if plain.startswith(_FENCE) and plain.endswith(_FENCE):
         plain = plain[len(_FENCE) : -len(_FENCE)].removeprefix("json")
     try:

@@ -199,14 +199,9 @@ def question_ids(trajectory: Trajectory) -> tuple[str, ...]:
     return question_keys(task_of(trajectory))
 
 
-def contained(trajectory: Trajectory) -> float | None:
-    """Share of the objectives whose answer contains a gold alias; None in a shop, where the answer is not a text.
-
-    Raises ValueError without a task.
-    """
+def contained(trajectory: Trajectory) -> float:
+    """Share of the objectives whose answer, a text, contains a gold alias. Raises ValueError without a task."""
     task = task_of(trajectory)
-    if any(turn.action == ACT for turn in trajectory.turns):
-        return None
     answers = split_answers(trajectory.answer, task.numbers, [q.answers for q in task.questions])
     return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
@@ -257,8 +252,9 @@ def summarize(
             others[name] = _mean([_mean(t.per_objective(name)) for t in trajectories])
             if any(isinstance(t.metrics.get(name), tuple) for t in trajectories):
                 others[f"{name}_low"], others[f"{name}_high"] = _interval(name, trajectories)
-    held = [contained(t) for t in trajectories]
     turns = [turn for t in trajectories for turn in t.turns]
+    # in a shop, where actions make up the answer, it is not a text
+    held = None if any(turn.action == ACT for turn in turns) else _mean([contained(t) for t in trajectories])
     facts = fidelity(trajectories)
 
     def mean(measure: Callable[[Trajectory], float]) -> float:
@@ -277,13 +273,13 @@ def summarize(
         objectives=objectives,
         tasks=len(trajectories),
         questions=len({key for t in trajectories for key in question_ids(t)}),
-        scorer=None if "em" not in measured or all(c is None for c in held) else scorer_names(trajectories),
+        scorer=None if "em" not in measured or held is None else scorer_names(trajectories),
         em=_mean(em) if "em" in measured else None,
         em_low=low,
         em_high=high,
         f1=mean(lambda t: _mean(t.per_objective("f1"))) if "f1" in measured else None,
         metrics=others,
-        contains=_mean_of_some(held),
+        contains=held,
         em_by_depth=em_by_depth(trajectories),
         reward=mean(lambda t: t.reward or 0.0),
         turns=mean(lambda t: len(t.turns)),
