@@ -81,6 +81,24 @@ def test_a_page_gives_its_title_and_visible_text(tmp_path: Path):
     assert (short.title, "Rain." in short.text) == ("Bergen", True)
 
 
+def test_a_fragment_of_html_is_read_in_a_file_of_html_and_a_text_without_tags_is_none(tmp_path: Path):
+    pytest.importorskip("trafilatura")
+    (tmp_path / "a.html").write_text("<p>The mill in Lund was rebuilt.</p>")
+    (tmp_path / "b.html").write_text("1 < 2, no tags at all")
+    found = read_documents(tmp_path)
+    assert found.passages == (Passage("a.html#1", "a", "The mill in Lund was rebuilt."),)
+    assert found.skipped == (("b.html", "not HTML"),)
+
+
+def test_the_files_of_a_large_folder_are_listed_in_linear_time(tmp_path: Path):
+    for number in range(20_000):
+        os.mkfifo(f"{tmp_path}/{'x' * 200}{number}.txt")  # a file would be opened
+    started = time.process_time()
+    with pytest.raises(UserError, match=r"none of the 20000 files in .* not an ordinary file"):
+        read_documents(tmp_path)
+    assert time.process_time() - started < 2
+
+
 def test_a_pdf_gives_its_text(tmp_path: Path):
     pytest.importorskip("pypdf")
     (tmp_path / "report.pdf").write_bytes(pdf("The mill was built", "in 1823 by Mira Toll."))

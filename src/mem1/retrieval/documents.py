@@ -87,13 +87,14 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     refused: list[OSError] = []
     for where, folders, names in os.walk(folder, onerror=refused.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        inner = set(folders)
         for name in (*names, *folders):
             path = Path(where, name)
             if name.startswith("."):
                 continue
             if path.is_symlink():
                 yield path, "a symbolic link, which is not followed"
-            elif name in names:
+            elif name not in inner:
                 yield path, "" if path.is_file() else "not an ordinary file"
     for error in refused:
         yield Path(error.filename), error.strerror or str(error)

@@ -15,6 +15,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ _AT_A_TIME = 2
 """Largest number of processes."""
 _LONGEST_TEXT = 50_000_000
 """Most characters of one document."""
+_TAG = re.compile(rb"<[a-zA-Z][^<>]*>")
 _LIBRARIES = ("trafilatura", "pypdf")
 
 Kind = Literal["html", "page", "pdf"]
@@ -189,6 +191,9 @@ def _html(content: bytes) -> tuple[str | None, str]:
     import trafilatura
 
     tree = trafilatura.load_html(content)
+    if tree is None and _TAG.search(content):  # a fragment of one element, which the library takes for no HTML
+        content = b"<html><body>" + content + b"</body></html>"
+        tree = trafilatura.load_html(content)
     if tree is None:
         raise Unreadable("not HTML")
     title = tree.findtext(".//title") or next((h.text_content() for h in tree.iter("h1", "h2")), None)
