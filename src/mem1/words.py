@@ -32,6 +32,14 @@ _RUN = re.compile(
 _HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LONE = re.compile(f"(?<![{_HAN}])[{_HAN}](?![{_HAN}])")
 _ALPHABETS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+"""Those of them that write sounds with several letters: Thai, Lao, Burmese, Khmer."""
+_WIDE = f"\u3040-\u30ff{_HAN}"
+COUNTED = re.compile(
+    rf"[{_WIDE}][^\w\s]*|(?:{_ALPHABETS.pattern}[{_MARKS}]*){{1,4}}"
+    rf"|(?:(?!{_ALPHABETS.pattern})[^\s{_WIDE}]){{1,200}}"
+)
+"""A word as limits on the length of a text count it: a character of Chinese or Japanese, up to four letters of Thai and
+the like with their marks, else what stands between blanks, at most 200 characters of it."""
 _LETTER = re.compile(f".[{_MARKS}]*", re.DOTALL)
 _COMPOUND = re.compile(
     rf"(?:(?<![\w.])\.(?=[^\W\d_]))?[\w{_MARKS}]+"

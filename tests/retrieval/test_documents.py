@@ -212,6 +212,7 @@ def test_files_without_permission_are_named(tmp_path: Path):
         ("It costs 3.50 in v1.2.Next one here", 9, ["It costs 3.50 in v1.2.Next one here"]),
         ("\u6771\u4eac\u306f\u9996\u90fd\u3067\u3059\u3002\u5927\u962a\u3082\u5927\u304d\u3044\u3002 Yes.", 8,
          ["\u6771\u4eac\u306f\u9996\u90fd\u3067\u3059\u3002", "\u5927\u962a\u3082\u5927\u304d\u3044\u3002 Yes."]),
+        ("กรุงเทพมหานครเป็นเมืองหลวง", 3, ["กรุงเทพมหานคร", "เป็นเมืองหลวง"]),
         ("", 4, []),
         (" \n\t ", 4, []),
     ],

@@ -280,6 +280,15 @@ def test_a_match_at_an_end_is_shown_with_the_words_at_the_end():
     assert snippet(text, "it was sold again in ____.", words=10).endswith("sold again in 1923.")
 
 
+def test_text_without_spaces_is_shortened_around_its_best_match():
+    tokyo = "東京都は日本の首都である。"
+    text = "雨が降る。" * 2_000 + tokyo + "雪が降る。" * 2_000
+    assert snippet(text, "日本の首都", words=11) == "東京都は日本の首都であ"
+    bangkok = "กรุงเทพมหานครเป็นเมืองหลวง"
+    shown = snippet("ฝนตกหนัก" * 500 + bangkok + "หิมะตก" * 500, "เมืองหลวง", words=8)
+    assert "เมืองหลวง" in shown and len(shown) < 60
+
+
 @settings(max_examples=50)
 @given(WORDS, WORDS, st.integers(1, 12))
 def test_no_other_stretch_shares_more_words_with_the_query(text: str, query: str, words: int):

@@ -23,7 +23,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval.base import Result, Retriever, check_search
 from mem1.retrieval.bm25 import stemmer
-from mem1.words import words_of
+from mem1.words import COUNTED, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,17 @@ def snippet(text: str, query: str, *, words: int) -> str:
 
     The best stretch of `words` words shares most words with the query, each counted at most as often as the query has
     it; among equally good ones we take the middle one, so as to show as much on both sides. Words are compared in
-    lower case and stemmed, including stop words, which help to find a copied sentence.
+    lower case and stemmed, including stop words, which help to find a copied sentence. Scripts without spaces are cut
+    into characters, or several letters, that count as words.
     """
-    shown = text.split()
+    shown = [*COUNTED.finditer(text)]
     if len(shown) <= words:
-        return " ".join(shown)
+        return " ".join(text.split())
     stem = stemmer()
-    wanted = Counter(map(stem, words_of(query, asked=True)))
-    stems = [[s for s in map(stem, words_of(word)) if s in wanted] for word in shown]
+    wanted = Counter(map(stem, words_of(query)))
+    stems = [[s for s in map(stem, words_of(word[0])) if s in wanted] for word in shown]
     start = min(max(0, _best_start(stems, wanted, words)), len(shown) - words)
-    return " ".join(shown[start : start + words])
+    return " ".join(text[shown[start].start() : shown[start + words - 1].end()].split())
 
 
 def _best_start(stems: Sequence[Sequence[str]], wanted: Counter[str], words: int) -> int:

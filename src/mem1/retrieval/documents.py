@@ -25,6 +25,7 @@ from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval.extraction import Kind, LibraryMissing, Unreadable, extract
+from mem1.words import COUNTED
 
 PASSAGE_WORDS = 100
 LARGEST_BYTES = 100_000_000
@@ -36,8 +37,6 @@ _NAMED = 5
 _HEADING = re.compile(r"^#{1,6}[ \t]+(.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_WIDE}][^\w\s]*|[^\s{_WIDE}]{{1,200}}")
 _END = re.compile("[.!?\u2026]['\"\u201d\u2019\u00bb)\\]]*$")
 _WIDE_END = re.compile("[\u3002\uff01\uff1f][^\\w\\s]*$")
 _EMPTY_LINE = re.compile(r"\n\s*\n")
@@ -196,8 +195,8 @@ def cut_text(text: str, *, words: int) -> list[str]:
 
     A sentence ends at . ! ? … before a space and a possible beginning of a sentence, at their full-width forms, and at
     an empty line; so "Dr. Toll" is split, which does no harm. A sentence longer than a passage is cut between words.
-    Chinese and Japanese characters, written without spaces, count as one word each, and so does every 200 characters
-    of something that is not text.
+    Of scripts without spaces, a Chinese or Japanese character counts as a word, and so do four letters of Thai, Lao,
+    Burmese or Khmer; and every 200 characters of something that is not text.
     """
     passages: list[str] = []
     start = stop = count = 0
@@ -217,7 +216,7 @@ def cut_text(text: str, *, words: int) -> list[str]:
 def _sentences(text: str, longest: int) -> Iterator[list[re.Match[str]]]:
     """The words of each sentence; a sentence longer than `longest` comes in pieces."""
     sentence: list[re.Match[str]] = []
-    for word in _WORD.finditer(text):
+    for word in COUNTED.finditer(text):
         if sentence and (len(sentence) == longest or _ends(text, sentence[-1], word)):
             yield sentence
             sentence = []
