@@ -201,7 +201,7 @@ def of_repeated_questions(
 ) -> Iterator[Result]:
     """Tasks whose questions stand in other tasks too; what is hard about a question is hard in each."""
     few = max(samples // 4, 100)
-    for em, n, pool, tasks in itertools.product((0.02, 0.1, 0.5, 0.9, 0.98), (2, 16), (48, 200), (100, 400)):
+    for em, n, pool, tasks in itertools.product((0.02, 0.1, 0.5, 0.9, 0.98), (2, 16), (20, 48, 200), (100, 400)):
         name = f"EM {em:g}, N = {n}, {tasks} tasks of {pool} questions"
         if only is not None and name not in only:
             continue

@@ -71,6 +71,13 @@ def test_questions_that_tasks_share_count_once():
     assert of_questions == pytest.approx(width(mean_interval([1.0] * 4 + [0.0] * 4)), abs=0.15)
 
 
+def test_twenty_questions_all_wrong_in_a_hundred_tasks_are_twenty():
+    asked = [(i % 20, (i + 1 + i // 20) % 20) for i in range(100)]
+    wrong = np.zeros((100, 2))
+    assert mean_interval(wrong, questions=asked) == mean_interval([0.0] * 20)
+    assert difference_interval([wrong], [wrong], questions=asked) == difference_interval([[0.0] * 20], [[0.0] * 20])
+
+
 def test_questions_that_stand_in_one_task_each_change_nothing():
     scores = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     assert mean_interval(scores, questions=["ab", "cd", "ef"]) == mean_interval([0.5, 1.0, 0.0])

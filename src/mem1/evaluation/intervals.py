@@ -144,7 +144,7 @@ def score_ends(runs: np.ndarray, repeats: Repeats | None = None) -> np.ndarray:
     all_or_nothing = mean * (1 - mean)
     differing = np.minimum((by_task < 1).sum(axis=-1), (by_task > 0).sum(axis=-1))
     over_tasks, quantile = _over_tasks(by_task, all_or_nothing, differing, repeats)
-    size = _effective_size(all_or_nothing, over_tasks, quantile, _over_seeds(runs), runs.shape[-1])
+    size = _effective_size(all_or_nothing, over_tasks, quantile, _over_seeds(runs), _clusters(runs, repeats))
     return np.stack([_wilson(mean, size, quantile, side) for side in (-1, 1)], axis=-1)
 
 
@@ -154,7 +154,7 @@ def difference_ends(ours: np.ndarray, theirs: np.ndarray, repeats: Repeats | Non
     mean, size_of_change = by_task.mean(axis=-1), np.abs(by_task).mean(axis=-1)
     all_or_nothing = size_of_change - mean**2
     over_tasks, quantile = _over_tasks(by_task, all_or_nothing, (by_task != 0).sum(axis=-1), repeats)
-    size = _effective_size(all_or_nothing, over_tasks, quantile, _Seeds(), ours.shape[-1])
+    size = _effective_size(all_or_nothing, over_tasks, quantile, _Seeds(), _clusters(ours, repeats))
     centre = size * mean / (size + 2)
     variance = ((size * size_of_change + 2) / (size + 2) - centre**2) / (size + 2)
     half = np.sqrt(_squared_half(variance, quantile, _over_seeds(ours).add(_over_seeds(theirs))))
@@ -276,7 +276,7 @@ def _over_tasks(
 ) -> tuple[np.ndarray, float]:
     """Variance of the mean over tasks with the steadied design effect, and Student's quantile for it."""
     tasks = by_task.shape[-1]
-    clusters = tasks if repeats is None else repeats.clusters
+    clusters = _clusters(by_task, repeats)
     if clusters == 1:  # one task says nothing about others
         return np.full_like(all_or_nothing, np.inf), _t975(1)
     variance = by_task.var(axis=-1, ddof=1) / tasks if repeats is None else np.asarray(repeats.variance())
@@ -287,13 +287,18 @@ def _over_tasks(
     return (differing * effect + _PRIOR_TASKS) / (differing + _PRIOR_TASKS) * most, _t975(clusters - 1)
 
 
+def _clusters(scores: np.ndarray, repeats: Repeats | None) -> int:
+    """Number of tasks (the last axis), or of questions where tasks share them and there are fewer."""
+    return scores.shape[-1] if repeats is None else repeats.clusters
+
+
 def _effective_size(
-    all_or_nothing: np.ndarray, over_tasks: np.ndarray, quantile: float, seeds: _Seeds, tasks: int
+    all_or_nothing: np.ndarray, over_tasks: np.ndarray, quantile: float, seeds: _Seeds, clusters: int
 ) -> np.ndarray:
-    """Number of all-or-nothing tasks that are as uncertain as these, seeds included."""
+    """Number of all-or-nothing tasks that are as uncertain as these, seeds included; `clusters` where all are equal."""
     squared = _squared_half(over_tasks, quantile, seeds)
     size = np.divide(
-        quantile**2 * all_or_nothing, squared, out=np.full_like(squared, float(tasks)), where=squared > 1e-15
+        quantile**2 * all_or_nothing, squared, out=np.full_like(squared, float(clusters)), where=squared > 1e-15
     )
     return np.maximum(size, 1e-6)
 
