@@ -142,8 +142,8 @@ def _read(reader: Reader, content: bytes, path: Path) -> tuple[str | None, str]:
     except Exception as error:  # whatever a stranger's reader raises
         raise Unreadable(f"its reader fails: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
     match found:
-        case (str() | None, str()):
-            return found
+        case (str() | None as title, str() as text):
+            return title, text
         case _:
             raise UserError(f"the reader of {path} returned {found!r:.80}; it must return (title or None, text)")
 
