@@ -117,7 +117,7 @@ def test_a_retriever_that_returns_something_else_is_named(found: Any):
             return found
 
     environment = SearchEnvironment({"towns": cast(Retriever, Own())})
-    with pytest.raises(UserError, match=r"Own\.search returned .* it returns a list of \(passage, score\)"):
+    with pytest.raises(UserError, match=r"^Own: the retriever (must return|returned)"):
         environment.observe([Action(task(), "search", "Oslo")])
 
 

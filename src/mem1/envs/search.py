@@ -11,7 +11,7 @@ MultihopTasks(questions="test.jsonl", corpus="wiki.jsonl", composition="chain", 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from mem1.protocol import SEARCH, Tags
 from mem1.records import Passage, Question, Task
 from mem1.registry import register
 from mem1.retrieval import RetrievalFailed, Retriever
+from mem1.retrieval.base import checked_results
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.index_folder import content_of, first_passages, open_passages, open_retriever
 from mem1.scoring import SQUAD, score_answers
@@ -132,20 +133,11 @@ class SearchEnvironment:
             results = self.retrievers[corpus].search(queries, self.top_k)
         except RetrievalFailed as error:
             return [Observation(text="", failed=str(error) or "the search engine did not answer")] * len(queries)
-        return [Observation(text=self.shown(found)) for found in self._passages(corpus, results, len(queries))]
-
-    def _passages(self, corpus: str, results: Any, count: int) -> Iterator[list[Passage]]:
-        """The passages of each search. Raises UserError for results of another shape than a `Retriever` returns."""
         try:
-            found = [[passage for passage, _ in result] for result in results]
-            if len(found) == count and all(isinstance(passage, Passage) for each in found for passage in each):
-                return iter(found)
-        except (TypeError, ValueError):
-            found = []
-        raise UserError(
-            f"{type(self.retrievers[corpus]).__name__}.search returned {results!r:.80} for {count} queries; it returns "
-            "a list of (passage, score) for each query"
-        )
+            checked = checked_results(results, len(queries), self.top_k)
+        except RetrievalFailed as error:  # nothing that another search could mend
+            raise UserError(f"{type(self.retrievers[corpus]).__name__}: {error}") from error
+        return [Observation(text=self.shown([passage for passage, _ in found])) for found in checked]
 
     def shown(self, passages: Sequence[Passage]) -> str:
         """The text of a search that returns these passages."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mem1.records import Passage
-from mem1.scoring import number
 
 Result = list[tuple[Passage, float]]
 """Passages found by one query, best first."""
@@ -39,12 +38,10 @@ def check_search(queries: Sequence[str], k: int) -> None:
 
 
 def checked_results(found: Any, queries: int, k: int) -> list[Result]:
-    """What a retriever returned: the first `k` of each query, scores as numbers of Python.
-
-    Raises RetrievalFailed unless it is one list of (passage, finite score) per query.
-    """
+    """What a retriever returned: the first `k` of each query. Raises RetrievalFailed unless it is one list of
+    (passage, score) per query."""
     try:
-        results = [[(passage, number(score)) for passage, score in result[:k]] for result in found]
+        results = [[(passage, score) for passage, score in result[:k]] for result in found]
     except (TypeError, ValueError) as error:
         raise RetrievalFailed(f"the retriever must return lists of (passage, score): {error}") from error
     if wrong := [passage for result in results for passage, _ in result if not isinstance(passage, Passage)]:

@@ -49,6 +49,7 @@ from mem1.net.threads import Batcher
 from mem1.net.web_server import FINISH_S, Hosts, address, bind, handling, make_server
 from mem1.retrieval.base import Result, RetrievalFailed, Retriever, checked_results
 from mem1.retrieval.client import PATH, SearchRequest, encode_found, joined_answer
+from mem1.scoring import number
 from mem1.version import __version__
 
 _SPAWN = get_context("spawn")
@@ -203,7 +204,11 @@ def make_app(retriever: Retriever, *, top_k: int = 3, limits: Limits = Limits())
     metrics = RequestMetrics("mem1_retriever", "queries")
 
     def search_checked(queries: Sequence[str], k: int) -> list[Result]:
-        return checked_results(retriever.search(queries, k), len(queries), k)
+        found = checked_results(retriever.search(queries, k), len(queries), k)
+        try:
+            return [[(passage, number(score)) for passage, score in result] for result in found]
+        except ValueError as error:
+            raise RetrievalFailed(f"the retriever must return lists of (passage, score): {error}") from error
 
     # one thread: searching an index in memory is computation, and a second thread would only take turns with it
     batcher = Batcher(search_checked, threads=1, size=_JOINED_QUERIES)
