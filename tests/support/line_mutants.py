@@ -958,7 +958,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            claim.given_up = True\n", ""),
         ("            if claim.place is not None:\n", "            if False:\n"),
         ("            if claim.given_up:\n                raise", "            if False:\n                raise"),
-        ("            self.give_up(claim)\n            with self._lock:", "            with self._lock:"),
+        (
+            "        self.give_up(claim)\n        with self._lock:\n            return",
+            "        with self._lock:\n            return",
+        ),
         ("            if self._begun >= self.bounds.calls:", "            if self._begun > self.bounds.calls:"),
         (
             "            if (why := request.refusal()) is not None:",

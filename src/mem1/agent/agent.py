@@ -187,7 +187,7 @@ class Agent:
         loaded = [record for _, record in read_objects(path)]
         try:
             check(loaded)
-        except (UserError, LookupError, TypeError, AttributeError) as mistake:
+        except UserError as mistake:
             raise UserError(f"{path} is not a conversation of an agent: {mistake}") from mistake
         self._messages, self._ending = list(loaded), None
         return self

@@ -146,16 +146,12 @@ class Recording:
         try:
             return self._sampled(self._remembered(request), request, claim)
         except Refused as refused:
-            self.give_up(claim)
-            with self._lock:
-                raise self._refused(refused) from None
+            raise self._without_sample(claim, refused) from None
         except Closed:
             raise Refused(OVER, Ended.AGENT_FAILED, 409) from None
-        except (LookupError, TypeError, AttributeError) as error:
-            self.give_up(claim)
+        except Exception as error:  # whatever a message that is none breaks; what the engine raises is a Refused by now
             why = f"the messages cannot be read ({type(error).__name__}: {error})"
-            with self._lock:
-                raise self._refused(Refused(why, Ended.AGENT_FAILED)) from error
+            raise self._without_sample(claim, Refused(why, Ended.AGENT_FAILED)) from error
 
     def accept(self, pending: Pending) -> bool:
         """Record a sample as its reply is handed to the client; False: the attempt is over, and it is dropped."""
@@ -204,6 +200,11 @@ class Recording:
     def _refused(self, refused: Refused) -> Refused:
         self._note(refused.ended, str(refused))
         return refused
+
+    def _without_sample(self, claim: Claim, refused: Refused) -> Refused:
+        self.give_up(claim)
+        with self._lock:
+            return self._refused(refused)
 
     def _remembered(self, request: ChatRequest) -> Sequence[Message]:
         """Returns the policy's next context; the memory may have it write its state first."""
