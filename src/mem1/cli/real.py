@@ -54,8 +54,17 @@ QUICK: Mapping[str, tuple[str, ...]] = {
 """What --quick changes in each recipe."""
 UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
 """What an examination of the untouched model changes: its chat template, instructions, longer turns, fewer tasks."""
-CLOZES = ("budget.completion_extra=160",)
-"""What --corpus changes in each recipe: a turn quotes a sentence of a document."""
+CLOZES: Mapping[str, tuple[str, ...]] = {
+    START: (
+        "budget.completion_extra=160",
+        "tasks.laziness.diligent=1",
+        "sft.objectives=[1,2,4,10,16,16]",
+    ),
+    TRAIN: ("budget.completion_extra=160",),
+    EVAL: ("budget.completion_extra=160",),
+}
+"""What --corpus changes in each recipe: a turn quotes a sentence of a document, and half of all demonstrations are too
+few to learn where a long list ends."""
 _OF = {"sft": START, "rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN}
 """How a key begins -> the only recipe in which it is changed; others are changed in all three."""
 
@@ -100,8 +109,8 @@ class Plan:
 
         quick = QUICK[name] if self.quick else ()
         own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
-        longer = () if self.corpus is None else CLOZES
-        found = load_recipe(name, f"seed={self.seed}", *quick, *longer, *changes, *own)
+        clozes = () if self.corpus is None else CLOZES[name]
+        found = load_recipe(name, f"seed={self.seed}", *quick, *clozes, *changes, *own)
         asked: dict[str, Any] = {"model": {**found.model.model_dump(), "path": model}}
         if self.corpus is not None:
             asked["tasks"] = self._clozes(found)
