@@ -19,7 +19,7 @@ from reports import HOSTILE
 from mem1.bench.page import bench_page
 from mem1.bench.results import Result
 from mem1.bench.scores import Side, sides_of
-from mem1.bench.tables import interval, spent_table
+from mem1.bench.tables import spent_table
 from mem1.errors import UserError
 from mem1.evaluation.compare import Estimate
 from mem1.pages import page as pages
@@ -125,8 +125,8 @@ def test_costs_are_shown_where_somebody_has_prices():
 
 
 def test_a_number_that_rounds_to_zero_has_no_minus():
-    assert interval(Estimate(value=-0.001, low=-0.004, high=0.3), signed=True) == "+0.00 [0.00, 0.30]"
-    assert interval(Estimate(value=-0.1, low=-0.206, high=-0.004)) == "-0.10 [-0.21, 0.00]"
+    assert Estimate(value=-0.001, low=-0.004, high=0.3).text(signed=True) == "+0.00 [0.00, 0.30]"
+    assert Estimate(value=-0.1, low=-0.206, high=-0.004).text() == "-0.10 [-0.21, 0.00]"
 
 
 def test_a_page_of_one_side_has_no_differences_and_of_none_is_a_mistake(tmp_path: Path):

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from mem1.bench.scores import Compared, Score, Side, compare, names_of, score_of, scores
 from mem1.errors import printable
-from mem1.evaluation.compare import Estimate
 from mem1.pages.table import Table
 from mem1.records import Ended
 
@@ -35,8 +34,8 @@ def score_table(sides: Sequence[Side]) -> Table:
     rows = []
     for name, side in zip(names_of(sides), sides, strict=True):
         found = scores(side)
-        cells = [interval(found[family].area) if family in found else None for family in families]
-        rows.append((short(name), *(interval(score_of(side.attempts).area) for _ in together), *cells))
+        cells = [found[family].area.text() if family in found else None for family in families]
+        rows.append((short(name), *(score_of(side.attempts).area.text() for _ in together), *cells))
     return Table(headings=("", *together, *map(short, families)), rows=tuple(rows))
 
 
@@ -97,7 +96,7 @@ def difference_table(sides: Sequence[Side], compared: Sequence[Compared]) -> Tab
             difference = of.get(family)
             if difference is not None and difference.difference.apart:
                 marked.add((row, column))
-            cells.append(None if difference is None else interval(difference.difference, signed=True))
+            cells.append(None if difference is None else difference.difference.text(signed=True))
         rows.append((f"{short(name)} minus {short(names[0])}", f"{found.tasks:,}", *cells))
     headings = ("", "tasks shared", *(ALL if family is None else short(family) for family in families))
     return Table(headings=headings, rows=tuple(rows), marked=frozenset(marked))
@@ -125,12 +124,6 @@ def notes(sides: Sequence[Side], compared: Sequence[Compared] = ()) -> list[str]
 
 FAILURES = frozenset(ended.value for ended in Ended if not ended.scorable)
 """Endings that are not the model's doing."""
-
-
-def interval(estimate: Estimate, *, signed: bool = False) -> str:
-    """0.71 [0.64, 0.78], or of a difference +0.12 [0.05, 0.19]."""
-    value, low, high = (round(number, 2) + 0.0 for number in (estimate.value, estimate.low, estimate.high))
-    return f"{value:{'+.2f' if signed else '.2f'}} [{low:.2f}, {high:.2f}]"
 
 
 def short(text: str) -> str:

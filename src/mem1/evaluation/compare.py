@@ -43,6 +43,11 @@ class Estimate:
         """Whether the interval excludes 0: of a difference, whether one of the two is better."""
         return self.low > 0 or self.high < 0
 
+    def text(self, *, signed: bool = False) -> str:
+        """0.71 [0.64, 0.78], or of a difference +0.12 [0.05, 0.19]."""
+        value, low, high = (round(number, 2) + 0.0 for number in (self.value, self.low, self.high))
+        return f"{value:{'+.2f' if signed else '.2f'}} [{low:.2f}, {high:.2f}]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Estimate):

@@ -8,12 +8,24 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_pages import JUDGED, row, seeds
+from report_pages import JUDGED, render, row, seeds
+from reports import LAZY, atlas, attempts, run_of
 from rich.console import Console
 
+from mem1.evaluation.compare import paired_difference
 from mem1.evaluation.report.page import headlines
 from mem1.evaluation.report.rows import EM, MAIN, PEAK, Column, ReportRow, series, shown
-from mem1.evaluation.report.tables import by_depth, csv, latex, markdown, note, print_table, results, warnings
+from mem1.evaluation.report.tables import (
+    by_depth,
+    csv,
+    differences,
+    latex,
+    markdown,
+    note,
+    print_table,
+    results,
+    warnings,
+)
 
 
 def rows() -> list[ReportRow]:
@@ -74,6 +86,37 @@ def test_a_second_table_has_exact_match_by_depth_where_questions_depend_on_one_a
     assert cells.rows == [["base", "2", "0.75", "0.50", "0.25"], ["trained", "2", "1.00", "0.50", ""]]
     assert "EM at depth 0" in printed(mixed) and "EM at depth 0" in markdown(mixed)
     assert by_depth(rows()) is None and "depth" not in printed(rows())
+
+
+def test_what_a_training_added_is_compared_over_the_same_tasks_and_marked_where_it_is_clear():
+    source = atlas()
+    lazy, clean = (attempts(source, 2, laziness=one, count=40) for one in (LAZY, None))
+    other_tasks = attempts(source, 4, count=2)
+    table = differences([run_of(("start", lazy), ("start", other_tasks), ("trained", clean))])
+    assert table is not None
+    gained = paired_difference([clean], [lazy])
+    assert gained.apart and gained.value > 0.3
+    assert (table.headings, table.rows) == (
+        ("exact match", "N = 2"),
+        [("trained minus start", gained.text(signed=True))],
+    )
+    assert table.marked == {(0, 1)}
+    assert differences([run_of(("start", lazy[:20]), ("trained", clean[20:]))]) is None  # no task in common
+    assert differences([run_of(("trained", clean))]) is None
+
+
+def test_what_a_training_added_is_compared_over_the_seeds_of_a_family_and_within_a_memory():
+    source = atlas()
+    lazy, clean = (attempts(source, 2, laziness=one, count=10) for one in (LAZY, None))
+    full = attempts(source, 2, context="full", count=10)
+    seeds = [run_of(("start", lazy), ("trained", clean), ("trained", full), name=name) for name in ("a", "b")]
+    table = differences(seeds)
+    assert table is not None
+    assert table.rows == [("trained minus start", paired_difference([clean] * 2, [lazy] * 2).text(signed=True))]
+    runs = [*seeds, run_of(("start", lazy), ("trained", lazy), name="c", family="g")]
+    rows = [name for name, _ in differences(runs).rows]  # type: ignore[union-attr]
+    assert rows == ["trained minus start, f", "trained minus start, g"]
+    assert "trained minus start, g" in render(runs, title="t")
 
 
 def test_lines_are_told_apart_by_memory_and_family_where_there_are_several():

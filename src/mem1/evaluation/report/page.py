@@ -21,7 +21,7 @@ from mem1.evaluation.report.rows import (
     score,
     series,
 )
-from mem1.evaluation.report.tables import by_depth, note, results, warnings
+from mem1.evaluation.report.tables import by_depth, differences, note, results, warnings
 from mem1.evaluation.report.viewer_data import fit
 from mem1.pages.page import (
     SHARE_AXIS,
@@ -57,6 +57,10 @@ _DEPTH = (
     "Exact match by depth: the longest chain of references behind a question. A question of depth 0 refers to no "
     "other; one of depth 1 refers to the answer of such a question."
 )
+_DIFFERENCES = (
+    "Differences over the same tasks [95 % interval]; * where the interval excludes 0. A hard task is hard for both "
+    "policies, so overlapping intervals above may hide a clear difference."
+)
 
 
 def report(runs: Sequence[Run], *, title: str) -> Page:
@@ -73,18 +77,19 @@ def report(runs: Sequence[Run], *, title: str) -> Page:
             [f"{run.name}: {said}" if several else said for run in runs for said in run.warnings],
         ),
         headlines=[] if several else headlines(rows),
-        sections=[*([Section("Results", _results(rows))] if rows else []), *groups],
+        sections=[*([Section("Results", _results(runs, rows))] if rows else []), *groups],
         viewer=(lambda room: fit(runs, room)) if any(run.attempts or run.kept for run in runs) else None,
         sources=[run.name for run in runs] if several else ["the run"],
     )
 
 
-def _results(rows: Sequence[ReportRow]) -> list[Part]:
-    depths, further = by_depth(rows), results(rows, FURTHER)
+def _results(runs: Sequence[Run], rows: Sequence[ReportRow]) -> list[Part]:
+    depths, gained, further = by_depth(rows), differences(runs), results(rows, FURTHER)
     meanings = " ".join(f"{heading}: {meaning}." for heading, meaning in further.meanings.items())
     return [
         results(rows),
         " ".join((note(rows), *warnings(rows))),
+        *([gained, _DIFFERENCES] if gained else []),
         *([depths, _DEPTH] if depths else []),
         Details("Cost and behaviour", [further, meanings]),
     ]

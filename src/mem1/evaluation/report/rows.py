@@ -185,9 +185,9 @@ class Attempts:
 
 
 def read_evaluations(folder: Path) -> list[Attempts]:
-    """Everything that evaluations wrote to a folder: "base" first, "trained" last, each by rising N."""
+    """Everything that evaluations wrote to a folder: the untouched or base model first, "trained" last, by rising N."""
     named = [(match, path) for path in folder.glob("*.jsonl") if (match := re.fullmatch(r"(.+)-(\d+)", path.stem))]
-    rank = {"base": 0, "trained": 2}
+    rank = {"untouched": 0, "base": 0, "trained": 2}
     found = sorted((rank.get(match[1], 1), match[1], int(match[2]), path) for match, path in named)
     read = [Attempts.read(path, policy=policy, objectives=n) for _, policy, n, path in found]
     return [attempts for attempts in read if attempts is not None]

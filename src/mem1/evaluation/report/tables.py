@@ -12,6 +12,11 @@ Where questions depend on one another, a second table shows exact match by depth
     policy   N  EM at depth 0     1     2
     base     3           0.60  0.30  0.10
 
+`differences(runs)`, for the page, tells what a training added:
+
+    exact match          N = 2
+    trained minus start  +0.42 [0.30, 0.53] *
+
 Markdown and LaTeX end with the mean over several runs; CSV has every number of every run, unrounded, and no means.
 """
 
@@ -20,16 +25,30 @@ from __future__ import annotations
 import csv as csv_module
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from mem1.evaluation.report.rows import EM, FURTHER, Column, ReportRow, Series, main_columns, own_metrics, series, shown
+from mem1.errors import UserError
+from mem1.evaluation.compare import Difference, paired_difference
+from mem1.evaluation.report.rows import (
+    EM,
+    FURTHER,
+    Column,
+    ReportRow,
+    Run,
+    Series,
+    main_columns,
+    own_metrics,
+    series,
+    shown,
+)
 from mem1.pages.table import Table, markdown_text, printed
 from mem1.pages.table import latex as latex_table
 from mem1.pages.table import markdown as markdown_table
-from mem1.records import Ended
+from mem1.records import Ended, Trajectory
 
 
 def results(rows: Sequence[ReportRow], columns: Sequence[Column] | None = None) -> Table:
@@ -51,6 +70,41 @@ def by_depth(rows: Sequence[ReportRow]) -> Table | None:
             cells = [f"{found[depth]:.2f}" if depth in found else "" for depth in depths]
             lines.append((line, row, [str(row.objectives), *cells]))
     return _table(rows, ["N", "EM at depth 0", *depths[1:]], lines, {})
+
+
+def differences(runs: Sequence[Run]) -> Table | None:
+    """Exact match of the last policy minus that of each earlier one, over the tasks that both attempted, by N; over the
+    runs of a family if there are several. None: no two policies attempted the same tasks."""
+    compared: dict[tuple[str, str, str], dict[int, Difference]] = {}
+    for (family, context), policies in _sides(runs).items():
+        *earlier, (name, newest) = policies.items()
+        for other, before in earlier:
+            for n in sorted(newest.keys() & before.keys()):
+                with suppress(UserError):  # other tasks
+                    difference = paired_difference(newest[n], before[n])
+                    compared.setdefault((family, context, f"{name} minus {other}"), {})[n] = difference
+    if not compared:
+        return None
+    sizes = sorted({n for of in compared.values() for n in of})
+    families, contexts = ({names[place] for names in compared} for place in (0, 1))
+    rows, marked = [], set()
+    for row, ((family, context, pair), of) in enumerate(compared.items()):
+        name = ", ".join([pair, *([context] if len(contexts) > 1 else []), *([family] if len(families) > 1 else [])])
+        rows.append((name, *(of[n].text(signed=True) if n in of else None for n in sizes)))
+        marked |= {(row, column) for column, n in enumerate(sizes, start=1) if n in of and of[n].apart}
+    return Table(headings=("exact match", *(f"N = {n}" for n in sizes)), rows=rows, marked=frozenset(marked))
+
+
+def _sides(runs: Sequence[Run]) -> dict[tuple[str, str], dict[str, dict[int, list[Sequence[Trajectory]]]]]:
+    """(family, memory) -> policy -> N -> the attempts of each run."""
+    found: dict[tuple[str, str], dict[str, dict[int, list[Sequence[Trajectory]]]]] = {}
+    for run in runs:
+        for attempts in run.attempts:
+            row = attempts.row
+            if row.em is not None:
+                policies = found.setdefault((run.family, row.context), {})
+                policies.setdefault(row.policy, {}).setdefault(row.objectives, []).append(attempts.trajectories)
+    return found
 
 
 def _table(
