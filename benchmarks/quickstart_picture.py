@@ -57,11 +57,11 @@ def draw(rows: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]], path:
     """Two axes beside each other; bands are the 95 % intervals over tasks."""
     figure = Figure(figsize=(11, 3.875), layout="constrained")
     axes = figure.subplots(1, 2)
-    for policy, color in COLORS.items():
+    for width, (policy, color) in zip((9.0, 5.5), COLORS.items(), strict=True):
         of_policy = [row for row in rows if row["policy"] == policy]
-        _draw_policy(axes, of_policy, f"{of_policy[0]['context']}, {policy}", color)
+        _draw_policy(axes, of_policy, f"{of_policy[0]['context']}, {policy}", color, width)
     trained = [row for row in beside if row["policy"] == "trained"]
-    _draw_policy(axes, trained, f"{trained[0]['context']}, trained", BESIDE)
+    _draw_policy(axes, trained, f"{trained[0]['context']}, trained", BESIDE, 2.0)
     trained = [row for row in rows if row["policy"] == "trained"]
     sizes = [row["objectives"] for row in trained]
     appended = [row["appended_peak_tokens"] for row in trained]
@@ -71,13 +71,15 @@ def draw(rows: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]], path:
     figure.savefig(path, dpi=160, transparent=True)
 
 
-def _draw_policy(axes: Sequence[Axes], rows: Sequence[dict[str, Any]], label: str, color: str) -> None:
+def _draw_policy(axes: Sequence[Axes], rows: Sequence[dict[str, Any]], label: str, color: str, width: float) -> None:
+    """`width`: of the line of its peaks, which lie upon one another, the first the widest."""
     em, peak = axes
     sizes = [row["objectives"] for row in rows]
     em.plot(sizes, [row["em"] for row in rows], color=color, label=label)
     bounds = [[row[bound] for row in rows] for bound in ("em_low", "em_high")]
     em.fill_between(sizes, *bounds, color=color, alpha=0.18, linewidth=0)
-    peak.plot(sizes, [row["peak_tokens"] for row in rows], color=color, label=label)
+    peaks = [row["peak_tokens"] for row in rows]
+    peak.plot(sizes, peaks, color=color, label=label, linewidth=width, marker="")
 
 
 def _finish(axes: Axes, title: str, sizes: Sequence[int], *, legend: Literal["lower left", "upper left"]) -> None:
