@@ -121,7 +121,7 @@ def test_an_asin_stands_once_in_a_catalogue():
         (
             "items_human_ins.json",
             '{"B1": [{"instruction": "a", "instruction_options": "red"}]}',
-            "needs a text, a list of attributes",
+            "instruction_options must be a list of texts, not 'red'",
         ),
     ],
 )
@@ -142,6 +142,26 @@ def test_a_broken_file_of_the_original_is_named(tmp_path: Path, name: str, text:
         ({"asin": "B2", "Title": "Rug", "options": ["red"]}, "shop.jsonl:2: not in WebShop's format"),
         ({"asin": "B2", "Title": "Rug", "pricing": ["?"]}, "shop.jsonl:2: not in WebShop's format"),
         ({"asin": "B2", "Title": "Rug", "instructions": [{}]}, "'instruction' is missing"),
+        *(
+            ({"asin": "B2", "Title": "Rug", **wrong}, f"shop.jsonl:2: not in WebShop's format ({message}")
+            for wrong, message in (
+                ({"Attributes": "soft"}, "Attributes must be a list of texts, not 'soft'"),
+                ({"Attributes": [None]}, "Attributes must be a list of texts, not [None]"),
+                ({"BulletPoints": "dry"}, "BulletPoints must be a list of texts, not 'dry'"),
+                ({"options": {"color": "red"}}, "options of 'color' must be a list of texts, not 'red'"),
+                ({"options": {"size": [1, 2]}}, "options of 'size' must be a list of texts, not [1, 2]"),
+                ({"pricing": "25"}, "pricing must be a list of one or two prices, not '25'"),
+                ({"pricing": [float("nan")]}, "product 'B2': a price is a number of dollars from 0, not (nan,)"),
+                ({"Price": 25.0}, "Price must be a text, not 25.0"),
+                ({"Description": 5}, "Description must be a text, not 5"),
+                ({"product_category": ["Home"]}, "product_category must be a text, not ['Home']"),
+                ({"Reviews": [{"title": 3}]}, "title must be a text, not 3"),
+                (
+                    {"instruction_text": "a", "instruction_attributes": [3]},
+                    "instruction_attributes must be a list of texts, not [3]",
+                ),
+            )
+        ),
     ],
 )
 def test_a_broken_line_of_cleaned_products_is_named(tmp_path: Path, record: dict[str, Any], message: str):
@@ -290,6 +310,14 @@ def test_splits_are_cut_from_the_front():
 def test_a_synthetic_instruction_needs_attributes():
     with pytest.raises(UserError, match="product 'B2' has no attributes"):
         synthetic_goals(Catalogue.of([Entry(MUG, (), Instruction(text="Find me mugs"))]), PRICES, seed=0)
+
+
+def test_a_product_with_more_combinations_than_are_made_is_named():
+    options = {f"option {i}": tuple(f"value {j}" for j in range(10)) for i in range(7)}
+    product = Product(asin="B9", name="Rug", title="Rug", options=options)
+    entry = Entry(product, (), Instruction(text="Find me rugs", attributes=("soft",)))
+    with pytest.raises(UserError, match="product 'B9' has 10,000,000 combinations of its options"):
+        synthetic_goals(Catalogue.of([entry]), {"B9": 25.0}, seed=0)
 
 
 @needs_shared_webshop

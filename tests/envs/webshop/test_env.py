@@ -302,3 +302,12 @@ def test_the_tokenizer_knows_every_word_of_an_invented_shop():
     shown = f"{goals[0].asin} | $24.49"
     assert re.sub(r"\s", "", CODEC.decode(CODEC.encode(shown))) == re.sub(r"\s", "", shown.lower())
     assert len(CODEC.encode(shown)) == 7
+
+
+def test_the_page_of_any_number_of_actions_is_made_without_those_before():
+    source = WebShopTasks().source("evaluation", PAPER_SHOP)
+    (task,) = source.tasks(objectives=64, count=1, seed=0)
+    action, earlier = "search[tent]", (("act", "search[tent]"),) * (task.turn_limit - 1)
+    (seen,) = source.environment.observe([Action(task, "act", action, earlier)])
+    (first,) = source.environment.observe([Action(task, "act", action)])
+    assert seen.text == first.text and task.turn_limit == 960

@@ -38,7 +38,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A cleaned product, one field per key of the original's cleaned form. Raises ValueError for invalid prices.
+    """A cleaned product, one field per key of the original's cleaned form. Raises ValueError for prices that are none.
 
     `name` is the seller's text, `title` the shop's; in the original data they are equal.
     """
@@ -71,39 +71,58 @@ class Product:
     def __post_init__(self) -> None:
         if not 1 <= len(self.pricing) <= 2 or list(self.pricing) != sorted(self.pricing):
             raise ValueError(f"product {self.asin!r}: pricing is one price, or (lowest, highest), not {self.pricing}")
+        if not all(0 <= price < math.inf for price in self.pricing):
+            raise ValueError(f"product {self.asin!r}: a price is a number of dollars from 0, not {self.pricing}")
 
     @classmethod
     def from_keys(cls, keys: Mapping[str, Any]) -> Product:
         """Read the original's cleaned keys (`Title`, `BulletPoints`, ...): missing ones have defaults, others are
-        ignored."""
+        ignored. Raises ValueError for one of the wrong type."""
         name, title = keys.get("name"), keys.get("Title")
-        pricing = tuple(float(price) for price in keys.get("pricing") or (PRICE_UNKNOWN,))
+        pricing = keys.get("pricing") or (PRICE_UNKNOWN,)
+        if not isinstance(pricing, (list, tuple)):
+            raise ValueError(f"pricing must be a list of one or two prices, not {pricing!r:.80}")
+        options, images = keys.get("options") or {}, keys.get("option_to_image") or {}
         return cls(
             asin=str(keys.get("asin", "")),
             name=str(title or "") if name is None else str(name),
             title=str(name or "") if title is None else str(title),
-            description=keys.get("Description") or "",
-            bullet_points=tuple(keys.get("BulletPoints") or ()),
-            attributes=tuple(keys.get("Attributes") or ()),
-            options={option: tuple(values) for option, values in (keys.get("options") or {}).items()},
-            option_images={v: image for v, image in (keys.get("option_to_image") or {}).items() if image},
-            pricing=tuple(sorted(pricing[:2])),
-            price_tag=keys.get("Price") or "",
-            category=keys.get("category") or "",
-            query=keys.get("query") or "",
-            product_category=keys.get("product_category") or "",
+            description=_text(keys, "Description"),
+            bullet_points=texts(keys.get("BulletPoints"), "BulletPoints"),
+            attributes=texts(keys.get("Attributes"), "Attributes"),
+            options={option: texts(values, f"options of {option!r}") for option, values in options.items()},
+            option_images={value: _text(images, value) for value in images if images[value]},
+            pricing=tuple(sorted(map(float, pricing[:2]))),
+            price_tag=_text(keys, "Price"),
+            category=_text(keys, "category"),
+            query=_text(keys, "query"),
+            product_category=_text(keys, "product_category"),
             rating=str(keys.get("Rating") or "N.A."),
             reviews=tuple(
-                Review(score=str(r.get("score", "")), title=r.get("title") or "", body=r.get("body") or "")
+                Review(score=str(r.get("score", "")), title=_text(r, "title"), body=_text(r, "body"))
                 for r in keys.get("Reviews") or ()
             ),
-            main_image=keys.get("MainImage") or "",
+            main_image=_text(keys, "MainImage"),
         )
 
     def to_keys(self) -> dict[str, Any]:
         """The inverse of `from_keys`, for JSON."""
         keys = {_KEYS.get(name, name): getattr(self, name) for name in self.__dataclass_fields__}
         return keys | {"Reviews": [asdict(review) for review in self.reviews]}
+
+
+def texts(value: Any, what: str) -> tuple[str, ...]:
+    """A list of texts; empty for None. Raises ValueError for anything else, a text included."""
+    if not (value is None or (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value))):
+        raise ValueError(f"{what} must be a list of texts, not {value!r:.80}")
+    return tuple(value or ())
+
+
+def _text(keys: Mapping[str, Any], name: str) -> str:
+    value = keys.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, not {value!r:.80}")
+    return value or ""
 
 
 _KEYS = {
@@ -160,6 +179,8 @@ class Catalogue:
         )
 
 
+MOST_COMBINATIONS = 50_000
+"""Most synthetic goals of one product, which take some 40 MB."""
 NO_PRICE = 1_000_000.0
 """Price bound of a goal whose instruction names no price (WebShop, goal.py)."""
 
@@ -238,7 +259,7 @@ def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: 
     """One goal per combination of the product's options; all goals of a product share one price bound.
 
     A goal's weight is the mean, over its attributes, of 1 / number of goals with that attribute. Raises UserError if
-    an instruction has no attributes.
+    an instruction has no attributes, or a product more than `MOST_COMBINATIONS`.
     """
     rng = random.Random(seed)
     goals = []
@@ -248,6 +269,11 @@ def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: 
             continue
         if not asked.attributes:
             raise UserError(f"the synthetic instruction of product {product.asin!r} has no attributes to score by")
+        if (found := number_of_combinations(product)) > MOST_COMBINATIONS:
+            raise UserError(
+                f"product {product.asin!r} has {found:,} combinations of its options, each of which is a goal; at most "
+                f"{MOST_COMBINATIONS:,} are made: leave some of its options out, or its instruction_text"
+            )
         bound, text = _bound(prices[product.asin], rng)
         for options in _combinations(product):
             named = ", and ".join(f"{name}: {value}" for name, value in options.items())

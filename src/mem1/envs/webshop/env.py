@@ -31,6 +31,8 @@ Pages = Literal["text", "text_rich", "html", "short"]
 """Page format: one of the original's, or short: only texts, without the instruction, which is in the prompt."""
 _BETWEEN = " | "
 """Separates the texts of a short page; the original's [SEP] could be read as a special token."""
+_DEEPEST = 100
+"""Actions that a session is walked at once, far from the depth at which Python stops."""
 SOLVED = 1 - 1e-9
 """Reward from which a goal counts as met exactly."""
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
@@ -90,7 +92,10 @@ class WebShopEnvironment:
             raise UserError(f"task {task.id!r}: a shop has no action {(kinds - {ACT}).pop()!r}; it has: {ACT}")
         actions = (*(content for _, content in action.history), action.argument)
         self._goals(task)
-        session = self._session(tuple(question.id for question in task.questions), actions)
+        goals = tuple(question.id for question in task.questions)
+        for made in range(0, len(actions), _DEEPEST):
+            self._session(goals, actions[:made])
+        session = self._session(goals, actions)
         purchases = [
             {"asin": bought.asin, "price": bought.price, "options": dict(bought.options)}
             for bought in session.purchases

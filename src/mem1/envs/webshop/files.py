@@ -31,7 +31,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
 
-from mem1.envs.webshop.catalogue import PRICE_UNKNOWN, Catalogue, Entry, Instruction, Product
+from mem1.envs.webshop.catalogue import PRICE_UNKNOWN, Catalogue, Entry, Instruction, Product, texts
 from mem1.errors import UserError
 from mem1.jsonl import read_objects, write_objects
 
@@ -69,8 +69,8 @@ def clean(raw: Mapping[str, Any], attributes: Sequence[str] | None) -> Product:
         name=raw["name"],
         title=raw["name"],
         description=raw["full_description"] or "",
-        bullet_points=(bullets,) if isinstance(bullets, str) else tuple(bullets or ()),
-        attributes=NO_ATTRIBUTES if attributes is None else tuple(attributes),
+        bullet_points=(bullets,) if isinstance(bullets, str) else texts(bullets or None, "small_description"),
+        attributes=NO_ATTRIBUTES if attributes is None else texts(attributes, "attributes"),
         options=options,
         option_images=images,
         pricing=prices,
@@ -279,10 +279,10 @@ def _synthetic(text: Any, keys: Mapping[str, Any]) -> Instruction | None:
 
 
 def _instruction(text: Any, keys: Mapping[str, Any]) -> Instruction:
-    attributes, options = keys.get("instruction_attributes") or [], keys.get("instruction_options") or []
-    if not (isinstance(text, str) and isinstance(attributes, list) and isinstance(options, list)):
-        raise ValueError("an instruction needs a text, a list of attributes and a list of options")
-    return Instruction(text=text, attributes=tuple(attributes), options=tuple(options))
+    if not isinstance(text, str):
+        raise ValueError(f"an instruction must be a text, not {text!r:.80}")
+    attributes, options = (texts(keys.get(name), name) for name in ("instruction_attributes", "instruction_options"))
+    return Instruction(text=text, attributes=attributes, options=options)
 
 
 def _keys(entry: Entry) -> dict[str, Any]:
