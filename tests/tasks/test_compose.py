@@ -91,7 +91,7 @@ def test_texts_that_differ_in_a_sign_that_means_something_are_different_question
         "vitamin?",
     ]
     questions = [question(str(place), text) for place, text in enumerate(texts)]
-    assert len(set(map(same_text, questions))) == len(texts)
+    assert len(set(map(same_text, texts))) == len(texts)
     check_disjoint(questions[:5], questions[5:])
     (task,) = draw(questions, len(texts), 1)
     assert len(task.questions) == len(texts)

@@ -41,7 +41,7 @@ from mem1.records import Question
 from mem1.registry import register
 from mem1.retrieval.corpus import read_passages
 from mem1.scoring import exact_match, normalize
-from mem1.tasks.compose import compose, split_of
+from mem1.tasks.compose import compose, same_text, split_of
 from mem1.tasks.datasets import (
     FORMATS,
     read_dataset,
@@ -183,8 +183,9 @@ def test_unanswerable_questions_of_musique_are_left_out(tmp_path: Path):
 def test_an_id_made_from_the_text_is_the_same_in_every_file_and_a_repeat_is_read_once(tmp_path: Path):
     other = {"question": "who owns berl", "answer": ["no one"]}
     once = read_questions(write_lines(tmp_path / "a.jsonl", NQ, other))
-    again = read_questions(write_lines(tmp_path / "b.jsonl", other, NQ, other))
+    again = read_questions(write_lines(tmp_path / "b.jsonl", other, NQ, {**other, "answer": ["Bergen", "no one"]}))
     assert {q.id for q in once} == {q.id for q in again}
+    assert [q.answers for q in again if q.text == other["question"]] == [("no one", "Bergen")]
     assert len(again) == 2
 
 
@@ -370,6 +371,9 @@ def test_a_written_row_has_what_mem1s_and_search_r1s_code_reads(tmp_path: Path):
     assert (row["data_source"], row["ability"], row["reward_model"]["style"]) == ("nq", "fact-reasoning", "rule")
     assert target == row["golden_answers"] == [question["answers"] for question in row["questions"]]
     assert row["extra_info"] == {"split": "test", "index": 1, "indices": [2, 3]}
+    write_tasks(tmp_path / "u.parquet", [*composed(4, 2)[:1], *composed(4, 1)[:2]])
+    rows = pyarrow.parquet.read_table(tmp_path / "u.parquet").to_pylist()
+    assert [row["extra_info"]["indices"] for row in rows] == [[0, 1], [2], [3]]
     assert message["role"] == "user"
     # joined as MEM1's own files are, and without labels, which its scorer would take for part of the answers
     assert message["content"].endswith(f"Answer the following questions: {'; '.join(asked)}\n")
@@ -482,22 +486,47 @@ def test_a_question_of_several_files_in_any_order_is_in_one_half_and_once(
         except UserError:
             return set()
         questions = [question for file in files for question in file]
-        keys = [normalize(q.text) or q.text for q in questions]
+        keys = [same_text(q.text) for q in questions]
         assert len(keys) == len(set(keys)) == len({q.id for q in questions})
         return set(keys)
 
     train, evaluation = keys_of("train"), keys_of("evaluation")
     shuffled.shuffle(paths)
     assert not train & evaluation
-    assert train | evaluation == {normalize(text) or text for texts in files for text in texts}
+    assert train | evaluation == {same_text(text) for texts in files for text in texts}
     assert (keys_of("train"), keys_of("evaluation")) == (train, evaluation)
+
+
+def test_questions_that_differ_in_a_sign_are_all_kept_and_repetitions_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    texts = ["8 - 2?", "8 + 2?", "Who made C?", "Who made C++?", "1.5 m?", "15 m?"]
+    records = [{"id": str(i), "text": text, "answers": ["x"]} for i, text in enumerate(texts)]
+    first = write_lines(tmp_path / "a.jsonl", *records)
+    second = write_lines(tmp_path / "b.jsonl", {"id": "y", "text": "who made C", "answers": ["x"]}, records[0])
+    files = read_pool([str(first), str(second)])
+    assert [[q.text for q in file] for file in files] == [texts, []]
+    assert f"2 repeated questions of {first}, {second} are left out" in caplog.text
+    kept = read_pool([str(first)], without=[str(second)])
+    assert [[q.text for q in file] for file in kept] == [[texts[1], *texts[3:]]]
+
+
+def test_questions_whose_texts_ask_the_same_are_in_one_half(tmp_path: Path):
+    # the first alone would be trained on
+    one, other = "Is it Mary\u2019s 5?", "Is it Mary's 5?"
+    pairs = [(one.replace("5", str(n)), other.replace("5", str(n))) for n in range(40)]
+    assert any(split_of(a) != split_of(b) for a, b in pairs)
+    files = [[{"id": text, "text": text, "answers": ["x"]} for text in of] for of in zip(*pairs, strict=True)]
+    paths = [str(write_lines(tmp_path / f"{number}.jsonl", *records)) for number, records in enumerate(files)]
+    halves = [{same_text(q.text) for file in read_pool(paths, split=s) for q in file} for s in ("train", "evaluation")]
+    assert not halves[0] & halves[1] and len(halves[0]) + len(halves[1]) == 40
 
 
 @needs_shared_qa
 def test_the_halves_of_five_real_data_sets_are_apart():
     paths = [str(SHARED_QA / f"{name}.jsonl") for name in ("dev", "test")]
     halves = [[q for file in read_pool(paths, split=split) for q in file] for split in ("train", "evaluation")]
-    keys = [{normalize(q.text) for q in half} for half in halves]
+    keys = [{same_text(q.text) for q in half} for half in halves]
     assert not keys[0] & keys[1]
     assert 0.08 < len(halves[1]) / (len(halves[0]) + len(halves[1])) < 0.12
     assert {q.source for q in halves[1]} == {"hotpotqa", "2wiki", "nq", "popqa", "triviaqa"}

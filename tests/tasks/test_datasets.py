@@ -63,9 +63,18 @@ def test_other_names_of_the_same_fields(tmp_path: Path, record: dict[str, object
 
 
 def test_a_list_of_answers_in_a_table_is_a_list(tmp_path: Path):
-    (tmp_path / "q.csv").write_text('id,text,answers\n1,Who?,"[""Sela Prand"", ""S. Prand""]"\n2,When?,[sic] 1900\n')
+    rows = [
+        """1,Who?,"[""Sela Prand"", ""S. Prand""]",2""",
+        "2,When?,[sic] 1900,",
+        "3,Who?,\"['S. Prand', 'O\"\"N']\",1",
+    ]
+    (tmp_path / "q.csv").write_text("\n".join(["id,text,answers,hops", *rows]))
     read = read_questions(tmp_path / "q.csv")
-    assert [question.answers for question in read] == [("Sela Prand", "S. Prand"), ("[sic] 1900",)]
+    answers = [("Sela Prand", "S. Prand"), ("[sic] 1900",), ("S. Prand", 'O"N')]
+    assert [question.answers for question in read] == answers and [question.hops for question in read] == [2, None, 1]
+    (tmp_path / "q.csv").write_text("id,text,answers\n1,Who?,['Sela Prand' 'S. Prand']")
+    with pytest.raises(UserError, match=r"q.csv:2: the answers of question '1' are a list in neither JSON nor Python"):
+        read_questions(tmp_path / "q.csv")
 
 
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
@@ -89,7 +98,7 @@ def test_written_passages_are_read_back(tmp_path: Path, name: str):
         ({"id": "q2", "answers": ["A"]}, "question 'q2' has no text"),
         ({"id": "q2", "text": " ", "answers": ["A"]}, "question 'q2' has no text"),
         ({"id": "q2", "text": ["Who?"], "answers": ["A"]}, "the text of question 'q2' is not a string"),
-        ({"id": "q2", "text": "Who?", "answers": ["A"], "hops": "2"}, "hops of question 'q2' must be an integer"),
+        ({"id": "q2", "text": "Who?", "answers": ["A"], "hops": "two"}, "hops of question 'q2' must be an integer"),
         ({"id": "q2", "text": "Who?", "answers": ["A"], "source": 3}, "the source of question 'q2' is not a string"),
         ({"id": "q2", "text": "Who?", "answers": ["A"], "gold_ids": [3]}, "passage ids of question 'q2' must be"),
         ({"text": "Who?", "answers": ["A"]}, "a question needs an id"),

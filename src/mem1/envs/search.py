@@ -220,9 +220,9 @@ class QuestionFiles(QuestionTasks):
             raise UserError(
                 "evaluation.every validates on development questions; give their file by tasks.development_questions"
             )
-        texts = set(map(same_text, _flat(self._read((self.development_questions,)))))
+        texts = _texts(self._read((self.development_questions,)))
         for path in self._all_files:
-            if texts & set(map(same_text, _flat(self._read((path,))))):
+            if texts & _texts(self._read((path,))):
                 raise UserError(
                     f"tasks.development_questions = {self.development_questions!r} shares questions with {path}; take "
                     "them out of one of the two files"
@@ -330,6 +330,11 @@ def _listed(files: Files | None) -> tuple[str, ...]:
 
 def _flat(files: Sequence[Sequence[QuestionGroup]]) -> list[Question]:
     return [question for file in files for group in file for question in group]
+
+
+def _texts(files: Sequence[Sequence[QuestionGroup]]) -> set[str]:
+    """Keys of all questions: equal ones ask the same."""
+    return {same_text(question.text) for question in _flat(files)}
 
 
 class MultihopTasks(QuestionFiles):

@@ -92,10 +92,10 @@ def _without_repeats(drawn: Sequence[Question], pool: Sequence[Question], seed: 
     """The draw, with repeated questions replaced by others from the pool, which the seed draws."""
     chosen: dict[str, Question] = {}
     for question in drawn:
-        chosen.setdefault(same_text(question), question)
+        chosen.setdefault(same_text(question.text), question)
     if len(chosen) < len(drawn):
         for i in random.Random(seed).sample(range(len(pool)), len(pool)):
-            chosen.setdefault(same_text(pool[i]), pool[i])
+            chosen.setdefault(same_text(pool[i].text), pool[i])
             if len(chosen) == len(drawn):
                 break
         else:
@@ -156,9 +156,9 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
 
     Questions that depend on others are compared only by their ids, because their texts say too little.
     """
-    texts = {same_text(q) for q in train if not q.depends_on}
+    texts = {same_text(q.text) for q in train if not q.depends_on}
     ids = {q.id for q in train}
-    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and same_text(q) in texts)]
+    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and same_text(q.text) in texts)]
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(
@@ -172,7 +172,7 @@ def question_keys(task: Task) -> tuple[str, ...]:
 
     Questions are equal if their texts are (`same_text`), or, if they depend on others, their ids.
     """
-    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else same_text(q)}" for q in task.questions)
+    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else same_text(q.text)}" for q in task.questions)
 
 
 def different(tasks: Sequence[Task]) -> list[Task]:
@@ -189,11 +189,11 @@ _MARKS = re.compile(r"[!?'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb()\[\]{}]|(?<!\
 _ARTICLES = re.compile(r"\b(?:a|an|the) ")
 
 
-def same_text(question: Question) -> str:
+def same_text(text: str) -> str:
     """Key of questions with the same text, but for case, white space, articles and marks of sentences; "C" and "C++",
     "2 - 1" and "2 + 1" differ. A text of nothing but these is its own key."""
-    words = " ".join(_MARKS.sub(" ", question.text.casefold()).split())
-    return _ARTICLES.sub("", words) or question.text
+    words = " ".join(_MARKS.sub(" ", text.casefold()).split())
+    return _ARTICLES.sub("", words) or text
 
 
 Dependence = Literal["chain", "shared", "comparison"]

@@ -28,7 +28,7 @@ from mem1.scoring import normalize
 from mem1.tasks.bridge_questions import compared
 from mem1.tasks.cloze.making import spans, words_apart
 from mem1.tasks.cloze.questions import Ranked
-from mem1.tasks.compose import Draft, Group, Material
+from mem1.tasks.compose import Draft, Group, Material, same_text
 from mem1.tasks.prompts import TaskTemplate
 
 _Unit = tuple[str, Sequence[Question]]
@@ -76,7 +76,7 @@ def _by_passage(clozes: Sequence[Ranked]) -> list[_Unit]:
 
 
 def _by_text(real: Sequence[Question]) -> list[_Unit]:
-    return list({f"text {normalize(q.text) or q.text}": [q] for q in real}.items())
+    return list({f"text {same_text(q.text)}": [q] for q in real}.items())
 
 
 def _endless(units: Sequence[_Unit], seed: str) -> Iterator[_Unit]:

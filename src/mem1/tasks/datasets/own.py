@@ -22,12 +22,14 @@ qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/uti
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,9 @@ def question_from(record: Record) -> Question:
     """The question of a record. Raises ValueError naming a missing or wrong field."""
     fields = {field: first(record, names) for field, names in _NAMES.items()}
     name = identifier(fields["id"])
-    text, answers, hops = fields["text"], fields["answers"], fields["hops"]
+    text, hops = fields["text"], fields["hops"]
+    if isinstance(hops, str) and re.fullmatch("[0-9]{0,4}", hops):  # as tables have it
+        hops = int(hops) if hops else None
     if text is not None and not isinstance(text, str):
         raise ValueError(f"the text of question {name!r} is not a string")
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int)):
@@ -107,7 +111,7 @@ def question_from(record: Record) -> Question:
     return Question(
         id=name,
         text=text or "",
-        answers=strings(_listed(answers), f"the answers of question {name!r}"),
+        answers=strings(_listed(fields["answers"], name), f"the answers of question {name!r}"),
         source=fields["source"] or "",
         hops=hops,
         passage_ids=strings(fields["passage_ids"], f"the passage ids of question {name!r}"),
@@ -116,12 +120,28 @@ def question_from(record: Record) -> Question:
     )
 
 
-def _listed(answers: Any) -> Any:
-    """A text as the only answer; one that is a list in JSON, as tables have it, as that list."""
-    if isinstance(answers, str) and answers.lstrip().startswith("["):
-        with suppress(ValueError):
-            return json.loads(answers)
-    return [answers] if isinstance(answers, str) else answers
+def _listed(answers: Any, name: str) -> Any:
+    """A text as the only answer; one that is a list in JSON or Python, as tables have it, as that list.
+
+    Raises ValueError for a list of quoted texts in another form, such as NumPy's, which has no commas.
+    """
+    if not isinstance(answers, str):
+        return answers
+    written = answers.strip()
+    if not written.startswith("["):
+        return [answers]
+    with suppress(ValueError):
+        return json.loads(written)
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        found = ast.literal_eval(written)
+        if repr(found) == written:  # 'a' 'b' would be read as one text
+            return found
+    if re.match(r"""\[\s*['"]""", written):
+        raise ValueError(
+            f"the answers of question {name!r} are a list in neither JSON nor Python, {shown(written)}; write it as "
+            '["one", "another"]'
+        )
+    return [answers]
 
 
 def _numbers(values: Any, name: str) -> tuple[int, ...]:
@@ -208,7 +228,11 @@ def write_tasks(path: str | os.PathLike[str], tasks: Sequence[Task], *, split: S
     target = Path(path)
     if target.suffix == ".parquet":
         several = any(task.objectives > 1 for task in tasks)
-        rows = [_row(index, task, split, several) for index, task in enumerate(tasks)]
+        firsts = accumulate((task.objectives for task in tasks), initial=0)
+        rows = [
+            _row(index, task, split, several, first)
+            for index, (task, first) in enumerate(zip(tasks, firsts, strict=False))
+        ]
         write_rows(target, rows, lambda pa: _schema(pa, several))
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
         write_objects(target, ({"id": t.id, "questions": list(map(question_record, t.questions))} for t in tasks))
@@ -216,7 +240,8 @@ def write_tasks(path: str | os.PathLike[str], tasks: Sequence[Task], *, split: S
         raise UserError(f"{target}: the name must end in .parquet (for MEM1's code) or .jsonl (our own format)")
 
 
-def _row(index: int, task: Task, split: Split, several: bool) -> dict[str, Any]:
+def _row(index: int, task: Task, split: Split, several: bool, first: int) -> dict[str, Any]:
+    """`first`: number of the task's first question among all questions of the file."""
     golds = [list(question.answers) for question in task.questions]
     asked = [replace(question, text=closed(question.text)) for question in task.questions]
     target = golds if several else golds[0]
@@ -231,7 +256,7 @@ def _row(index: int, task: Task, split: Split, several: bool) -> dict[str, Any]:
         "extra_info": {
             "split": "train" if split == "train" else "test",
             "index": index,
-            "indices": [index * task.objectives + i for i in range(task.objectives)],
+            "indices": list(range(first, first + task.objectives)),
         },
         "questions": [question_record(question) for question in task.questions],
     }

@@ -13,6 +13,7 @@ A Hugging Face address such as "hf:akariasai/PopQA:test" may replace a file ever
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,7 @@ from mem1.errors import UserError
 from mem1.jsonl import read_objects
 from mem1.records import Passage, Question
 from mem1.registry import register
-from mem1.scoring import normalize
-from mem1.tasks.compose import EVALUATION_SHARE, Split, split_of
+from mem1.tasks.compose import EVALUATION_SHARE, Split, same_text, split_of
 from mem1.tasks.datasets import own, published
 from mem1.tasks.datasets.files import (
     PREFIX,
@@ -41,6 +41,8 @@ from mem1.tasks.datasets.files import (
 )
 from mem1.tasks.datasets.own import searchr1
 
+log = logging.getLogger(__name__)
+
 Translate = Callable[[Mapping[str, Any], Wanted], Sample]
 
 
@@ -56,7 +58,8 @@ class Format:
     composed: bool = False
     """Whether a record may hold the questions of a composed task."""
     repeats: bool = False
-    """Whether questions may be repeated, because ids are made from texts or several tasks share a question."""
+    """Whether questions may be repeated, because ids are made from texts or several tasks share a question. One that is
+    repeated has the answers of each time."""
 
 
 FORMATS: Mapping[str, Format] = {
@@ -101,7 +104,6 @@ def read_dataset(
     answer, a field of the wrong type, a repeated id, an unknown format, and for a question that refers to the
     answers of others in its task.
     """
-    questions: list[Question] = []
     passages: dict[str, Passage] = {}
     seen: dict[str, tuple[str, Question]] = {}
     known, samples = _samples(path, format, aliases, decompose)
@@ -115,11 +117,12 @@ def read_dataset(
                 )
             if question.id in seen:
                 place, before = seen[question.id]
-                if known.repeats and before.text == question.text:
-                    continue
-                raise UserError(f"{where}: question id {question.id!r} is already on {_short(place, path)}")
+                if not (known.repeats and same_text(before.text) == same_text(question.text)):
+                    raise UserError(f"{where}: question id {question.id!r} is already on {_short(place, path)}")
+                answers = distinct((*before.answers, *question.answers))
+                question = dataclasses.replace(before, answers=answers)
             seen[question.id] = (where, question)
-            questions.append(question)
+    questions = [question for _, question in seen.values()]
     if not questions:
         raise UserError(f"{path} has no questions; each line must be an object with id, text and answers")
     return Dataset(questions, list(passages.values()))
@@ -234,23 +237,29 @@ def read_pool(
     evaluation_share: float = EVALUATION_SHARE,
     without: Sequence[str] = (),
 ) -> list[list[Question]]:
-    """Per file its questions, without repetitions over all files, of one half or (`split` None) both.
+    """Per file its questions, without repetitions (`same_text`) over all files, of one half or (`split` None) both.
 
     Questions of the files `without`, such as those of a test, are dropped as repetitions. If two questions with
     different texts share an id, as in files numbered from 0, the later one gets an id made from its text.
 
     Raises UserError where no question is left.
     """
+    how: dict[str, Any] = {"format": format, "aliases": aliases, "decompose": decompose}
+    read = [(path, read_questions(path, **how)) for path in paths]
+    asked = [question.text for _, questions in read for question in questions]
+    evaluated = {same_text(text) for text in asked if split_of(text, evaluation_share=evaluation_share) == "evaluation"}
     files: list[list[Question]] = []
-    texts = {normalize(q.text) or q.text for path in without for q in read_questions(path, format=format)}
+    texts = {same_text(q.text) for path in without for q in read_questions(path, format=format)}
+    repeated = 0
     ids: set[str] = set()
-    for path in paths:
+    for path, questions in read:
         files.append([])
-        for question in read_questions(path, format=format, aliases=aliases, decompose=decompose):
-            if split is not None and split_of(question.text, evaluation_share=evaluation_share) != split:
+        for question in questions:
+            key = same_text(question.text)
+            if split is not None and (key in evaluated) != (split == "evaluation"):
                 continue
-            key = normalize(question.text) or question.text
             if key in texts:
+                repeated += 1
                 continue
             if question.id in ids:
                 name = hashed(question.source or Path(path).name, question.text)
@@ -261,4 +270,6 @@ def read_pool(
     if not any(files):
         place = "left" if split is None else f"in the {split} half"
         raise UserError(f"no question of {', '.join(paths)} is {place}; give more questions")
+    if repeated:
+        log.warning("%d repeated questions of %s are left out", repeated, ", ".join((*paths, *without)))
     return files
