@@ -51,6 +51,15 @@ def test_longer_prompts_are_read_in_every_context(tmp_path: Path):
     assert chat.prefill - plain.prefill == framing(recipe(folder, "protocol=tools")) * chat.calls
 
 
+@pytest.mark.parametrize("memory", ["full", "summary(300)", "constant"])
+def test_an_attempt_ends_where_its_context_and_a_completion_pass_the_budget(memory: str):
+    added = ["summary"] if memory.startswith("summary") else []
+    sizes = (f"memory={memory}", f"protocol.add={added}", "rl.curriculum=[{steps=1,objectives=[8]}]")
+    free, bound = (planned(load_recipe("atlas-quick", *sizes, f"budget.context={n}")) for n in (10**6, 1024))
+    assert bound.longest <= 1024 and bound.calls > bound.attempts
+    assert (bound == free) == (memory != "full"), "other contexts do not grow so far"
+
+
 def test_actions_in_tags_need_no_schema():
     assert framing(recipe("shipped", "agent.entry=builtins:print")) == framing(recipe("shipped")) == 0
 

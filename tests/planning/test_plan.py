@@ -310,3 +310,7 @@ class TestCommand:
         assert told["stages"][0]["tokens"]["longest"] == 100 + 30 + 50 + 30
         with pytest.raises(UserError, match="missing: --prompt, --action, --result, --turns"):
             call("atlas-quick", "--state", 20)
+
+    def test_sizes_of_attempts_are_for_recipes_with_rl(self):
+        with pytest.raises(UserError, match=r"those of attempts of \[rl\], which the recipe does not have"):
+            call("atlas-warm-start", *["--prompt", 10, "--state", 1, "--action", 1, "--result", 1, "--turns", 1])

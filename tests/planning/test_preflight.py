@@ -139,7 +139,7 @@ def test_every_channel_is_rehearsed_alone(name: str):
     assert list(rehearse(config).stages) == ["rl"]
 
 
-def multihop(folder: Path, address: str, *, disk: int = 0):
+def multihop(folder: Path, address: str, *, disk: int = 0, evaluated: int = 2):
     config = load_toml(RECIPES["qwen2.5-7b-multihop/grpo"], Recipe)
     tasks = {
         "questions": str(folder / "test.jsonl"),
@@ -152,6 +152,7 @@ def multihop(folder: Path, address: str, *, disk: int = 0):
     }
     whole = config.model_dump()
     whole["tasks"] |= tasks
+    whole["evaluation"]["objectives"] = (evaluated,)
     found = checks(Recipe.model_validate(whole), disk=disk, out=folder / "not" / "yet" / "there")
     return {check.name: check for check in found}
 
@@ -170,6 +171,20 @@ def test_what_is_there_is_found(tmp_path: Path):
     assert found["search"].ok and address in found["search"].detail
     assert found["disk"].ok
     assert not found["model"].ok and "models/Qwen2.5-7B has no config.json" in found["model"].detail
+
+
+def test_an_evaluation_that_cannot_be_made_is_told_before_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    hasty(monkeypatch)
+    write_lines(tmp_path / "train.jsonl", two(1, 2))
+    write_lines(tmp_path / "test.jsonl", two(3, 4))
+    found = multihop(tmp_path, "http://127.0.0.1:9", evaluated=4)["tasks"]
+    why = "no evaluation of 4 objectives can be made: 4 objectives need 4 different questions, but there are 2"
+    assert not found.ok and found.detail.startswith(why) and "--no-evaluate" in found.detail
+    few = ["--out", str(tmp_path / "run"), "tasks.questions_per_world=20", "evaluation.objectives=[64]"]
+    result = CliRunner().invoke(app, ["train", "atlas-quick", *few])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith("no evaluation of 64 objectives can be made: 64 objectives need 64")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -76,6 +76,7 @@ def command(
     from mem1.cli.eval import evaluate_policy, show
     from mem1.cli.progress import TrainingBar, bars, stderr
     from mem1.engines.device import Machine
+    from mem1.planning.preflight import check_evaluation
     from mem1.run_folder import pin_model
     from mem1.training.ranks.placement import Placement, joined_for
     from mem1.training.train import train
@@ -89,6 +90,8 @@ def command(
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
+    if evaluate:
+        check_evaluation(config)
     config = fitted(config, here)
     with joined_for(config, here) as ranks:
         console.quiet = ranks.rank > 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,23 +108,33 @@ def largest_attempt(config: Recipe) -> Sizes:
     return limits(config, max(trained or config.demonstrated or config.evaluation.objectives))
 
 
-def made_groups(policy: MemoryPolicy, sizes: Sizes, *, groups: int, attempts: int) -> list[list[Trajectory]]:
-    """Attempts of these sizes; those of one group share only their prompt."""
+def made_groups(
+    policy: MemoryPolicy, sizes: Sizes, *, groups: int, attempts: int, within: int | None = None
+) -> list[list[Trajectory]]:
+    """Attempts of these sizes; those of one group share only their prompt.
+
+    `within`: tokens of a context and a completion, at which an attempt ends, if not with its first turn; None: any.
+    """
     tokens = itertools.count()
     made = []
     for _ in range(groups):
         prompt = _take(tokens, sizes.prompt)
-        made.append([_attempt(policy, prompt, sizes, tokens) for _ in range(attempts)])
+        made.append([_attempt(policy, prompt, sizes, tokens, within) for _ in range(attempts)])
     return made
 
 
-def _attempt(policy: MemoryPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int]) -> Trajectory:
+def _attempt(
+    policy: MemoryPolicy, prompt: tuple[int, ...], sizes: Sizes, tokens: Iterator[int], within: int | None
+) -> Trajectory:
     turns: list[Turn] = []
     for size in sizes.turns:
+        room = math.inf if within is None or not turns else within - (size.thought + size.state + size.action)
         context = next_context(policy, prompt, turns)
-        if context.requested_action is not None:
+        if len(context.ids) <= room and context.requested_action is not None:
             turns.append(_summary(context.ids, size, tokens))
             context = next_context(policy, prompt, turns)
+        if len(context.ids) > room:
+            break
         turns.append(_turn(context.ids, size, tokens, notes=NOTE in policy.asks))
     return Trajectory(turns=tuple(turns), context=policy.name)
 
@@ -206,7 +217,8 @@ def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pa
     first = rl.curriculum[0].memory or config.memory
     found = []
     for name in sorted({first, *(phase.memory or first for phase in rl.curriculum)}):
-        groups = made_groups(memory_policy(name), sizes, groups=made, attempts=rl.group_size)
+        within = config.budget.context
+        groups = made_groups(memory_policy(name), sizes, groups=made, attempts=rl.group_size, within=within)
         found.append(_step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made))
     return max(found, key=lambda step: step[0].trained)
 

@@ -126,11 +126,14 @@ def make_plan(
 
     `steps`: those counted before, with the same GPUs and attempts; new ones are added.
 
-    Raises UserError where its model is unknown or cannot be packed, it has no stage, or all GPUs serve.
+    Raises UserError where its model is unknown or cannot be packed, it has no stage, or all GPUs serve; and for
+    attempts of a recipe without [rl], the only stage that they are of.
     """
     known = attempts or Attempts()
     if config.recall is None and config.sft is None and config.rl is None:
         raise UserError("the recipe has no stage to train ([recall], [sft] or [rl]), so there is nothing to plan")
+    if config.rl is None and known != Attempts():
+        raise UserError("sizes and runs are those of attempts of [rl], which the recipe does not have; leave them out")
     shape, source = recipe_shape(config)
     planner = _Planner(config, shape, gpus, server_gpus, {} if steps is None else steps)
     stages = tuple(planner.stages(known))
@@ -343,7 +346,7 @@ class _Planner:
 def _sizes(config: Recipe, known: Attempts) -> str:
     if known.recorded:
         return f"{len(known.recorded)} recorded attempts"
-    if known.sizes is None and config.rl is None:
+    if config.rl is None:
         return "the recipe's own"
     sizes = known.sizes or largest_attempt(config)
     turn = sizes.turns[0]
@@ -351,6 +354,7 @@ def _sizes(config: Recipe, known: Attempts) -> str:
         f"{len(sizes.turns)} turns; tokens: prompt {sizes.prompt}, state {turn.state}, action {turn.action}, "
         f"result {turn.result}"
     )
+    described += f", context at most {config.budget.context}"
     return described if known.sizes is not None else f"the most that the recipe allows: {described}"
 
 

@@ -152,6 +152,7 @@ def _tasks(config: Recipe) -> str:
         tasks.development()  # raises where there are none
     if (found := tasks.check_tasks()) is not None:
         return found
+    check_evaluation(config)
     trains = config.sft is not None or config.rl is not None
     source = tasks.sample().source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
@@ -164,6 +165,23 @@ def _tasks(config: Recipe) -> str:
         if config.rl is not None and config.agent is None and not isinstance(config.tasks, QuestionTasks):
             config.rl.algorithm.check(drawn[0], partial(tasks.measured, source, drawn[0], tags))
     return f"drawn with {', '.join(map(str, sizes))} objectives"
+
+
+def check_evaluation(config: Recipe) -> None:
+    """Draw the tasks that [evaluation] measures after a training. Raises UserError where there are too few."""
+    speaks = resolve(config)
+    if speaks.tasks.check_tasks() is not None:
+        return
+    source = speaks.tasks.sample().source("evaluation", speaks.tags)
+    asked = config.evaluation
+    for objectives in asked.objectives:
+        try:
+            source.tasks(objectives=objectives, count=asked.count(objectives), seed=asked.seed)
+        except UserError as error:
+            raise UserError(
+                f"no evaluation of {objectives} objectives can be made: {error}; change evaluation.objectives or "
+                "evaluation.tasks, or train with --no-evaluate"
+            ) from error
 
 
 def _results(config: Recipe) -> str:
