@@ -138,6 +138,21 @@ class TestTheTool:
         ("Here you are:\n\n**Q1**: Moru Kest\n- Q2: 14 March;\n\nAnything else?", "Q1: Moru Kest; Q2: 14 March"),
         ("<think>\nQ1 may be Kest\n</think>\nQ1 Moru Kest", "Q1 Moru Kest"),
         ("> Q10. a; Q11 b\nQuestions are hard", "Q10. a; Q11 b"),
+        ("Q1 \u2013 Moru Kest; Q2 \u2014 14 March", "Q1 Moru Kest; Q2 14 March"),
+        ("Q1 \u20135", "Q1 \u20135"),
+        ("\u2022 Q1: a\n\u2022 Q2: b", "Q1: a; Q2: b"),
+        ("1. Q1: a\n2) **Q2**: b", "Q1: a; Q2: b"),
+        ("Final answer: Q1 a; Q2 b", "Q1 a; Q2 b"),
+        ("`Q1 a; Q2 b`", "Q1 a; Q2 b"),
+        ("They are <answer>Q1 a; Q2 b</answer>", "Q1 a; Q2 b"),
+        ("| | answer |\n|---|---|\n| Q1 | a |\n| Q2 | b |", "Q1 | a; Q2 | b"),
+        ("### Q1:\n\na\n\n### Q2\nb\n\nAnything else?", "Q1: a; Q2 b"),
+        ("Q1 and Q2 are done.\nQ1: a\nQ2: b", "Q1: a; Q2: b"),
+        # what more than one reading has stays as it was
+        ("1. Q1: search for Kest\nQ1 a; Q2 b", "Q1 a; Q2 b; Q1: search for Kest"),
+        ("a; b\n1. Q1: found at once", "a; b\n1. Q1: found at once"),
+        ("| Q1 | Who? | a |", "| Q1 | Who? | a |"),
+        ("Q1:\nI looked for it\nand found a", "Q1:"),
     ],
 )
 def test_answers_are_found_in_lines_too(said: str, answer: str):
@@ -163,18 +178,31 @@ class TestFailures:
         assert (found.ended, found.detail) == ("engine_failed", "down")
         assert sum(text.startswith(ASK) for text in asked) == 1, "nothing was asked after the failure"
 
-    def test_a_prompt_that_the_model_cannot_take_is_its_limit_and_asked_once(self, tmp_path: Path):
-        journal, asked = Journal(tmp_path / "journal.jsonl"), list[int]()
+    def test_a_context_that_has_grown_too_long_is_the_memory_s_doing_and_no_reply(self, tmp_path: Path):
+        journal = Journal(tmp_path / "journal.jsonl")
 
         def answer(messages: list[Message]) -> Any:
-            asked.append(len(messages))
-            return Refused("status 400 (This model's maximum context length is 4096 tokens)")
+            too_long = Refused("status 400 (This model's maximum context length is 4096 tokens)")
+            return completion(None, "Alvex") if len(messages) == 1 else too_long
 
-        for _ in range(2):
-            found = attempt(player(answer, journal))
-            assert found.ended == "out_of_tokens" and "maximum context length" in found.detail
-        assert asked == [1]
+        found = attempt(player(answer, journal))
+        assert found.ended == "out_of_tokens" and "maximum context length" in found.detail
+        assert len(journal) == 1
         assert attempt(player(lambda messages: Refused("status 401"))).ended == "engine_failed"
+
+    @pytest.mark.parametrize(
+        "why",
+        [
+            "This model's maximum context length is 4096 tokens. However, you requested 4342 tokens (342 in the "
+            "messages, 4000 in the completion)",
+            "`max_tokens` must be less than or equal to `2048`, it is less than the `context_window` for this model",
+        ],
+    )
+    def test_a_first_request_that_does_not_fit_ends_the_run_and_is_no_reply(self, tmp_path: Path, why: str):
+        journal = Journal(tmp_path / "journal.jsonl")
+        with pytest.raises(UserError, match=r"first request of independent-1-n2.*--setting max_tokens=N"):
+            attempt(player(lambda messages: Refused(f"status 400 ({why})"), journal))
+        assert len(journal) == 0
 
     @pytest.mark.parametrize(
         ("said", "ended"),
@@ -212,17 +240,31 @@ class TestFailures:
 
 
 class TestTheJournal:
-    def test_what_was_answered_is_not_asked_again_even_where_calls_have_no_ids(self, tmp_path: Path):
+    @pytest.mark.parametrize("form", ["tool_calls", "function_call", "text"])
+    def test_what_was_answered_is_not_asked_again_even_where_calls_have_no_ids(self, tmp_path: Path, form: str):
         asked = list[int]()
 
         def answer(messages: list[Message]) -> Any:
             asked.append(len(messages))
-            return completion("Q1 x; Q2 y") if len(messages) > 4 else completion(None, "a", "b")
+            if len(messages) > 4:
+                return completion("Q1 x; Q2 y")
+            said = completion(None, "a")
+            message = said["choices"][0]["message"]
+            function = message["tool_calls"][0]["function"]
+            if form == "function_call":
+                del message["tool_calls"]
+                message["function_call"] = function
+            elif form == "text":
+                del message["tool_calls"]
+                message["content"] = (
+                    f'<tool_call>{{"name": "search", "arguments": {function["arguments"]}}}</tool_call>'
+                )
+            return said
 
         first = attempt(player(answer, Journal(tmp_path / "journal.jsonl")))
         again = Journal(tmp_path / "journal.jsonl")
         second = attempt(player(lambda messages: pytest.fail("asked twice"), again))
-        assert asked == [1, 4, 7] and len(again) == 3 and again.money == 1.5
+        assert asked == [1, 3, 5] and len(again) == 3 and again.money == 1.5
         assert (first.right, first.tokens, first.searches) == (second.right, second.tokens, second.searches)
 
     def test_a_changed_reply_is_noticed_and_asked_again_once_its_line_is_removed(self, tmp_path: Path):

@@ -90,6 +90,17 @@ def test_settings_are_in_every_request(terminal: Terminal):
     assert load_result(Path("a/result.json")).attempts[0].right == (0.0, 0.0)
 
 
+def test_attempts_at_which_the_server_failed_are_an_error_with_its_reason(terminal: Terminal):
+    said = b'{"error": {"message": "Incorrect API key provided"}}'
+    with chat_server(lambda body, number: Reply("", body=said, status=401)) as server:
+        run = ("bench", "--base-url", server.url, "--model", "m", "--memory", "full", *SUITE, "--families", "chain")
+        code, out, error = terminal(*run, "--out", "run")
+    assert code == 1 and "; they count as wrong." in out and out.count("Incorrect API key") == 1
+    assert "error: 3 of 3 attempts ended as engine failed (http" in error and "Incorrect API key" in error
+    with script_server(SMALL) as server:
+        assert terminal(*run[:2], server.url, *run[3:], "--out", "run")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -111,6 +122,15 @@ def test_settings_are_in_every_request(terminal: Terminal):
         ("--script unlimited --prices free", "unknown price class 'free'"),
         ("--script unlimited --fresh 1", "give all four prices; missing: --cached"),
         ("--base-url http://127.0.0.1:9 --model m --max-cost 5", "--max-cost needs prices"),
+        (
+            "--base-url http://127.0.0.1:9 --model m --prices hosted-50 --max-cost 5 --setting max_tokens=null",
+            "set max_tokens or max_completion_tokens to a number",
+        ),
+        (
+            "--base-url http://127.0.0.1:9 --model m --prices hosted-50 --max-cost 5 "
+            "--setting max_completion_tokens=null",
+            "set max_tokens or max_completion_tokens to a number",
+        ),
         ("--base-url http://127.0.0.1:9 --model m --memory fold(auto)", "fold(auto) needs prices"),
         ("--base-url http://127.0.0.1:9 --model m --setting tools=1", "settings must not hold tools"),
         ("--base-url http://127.0.0.1:9 --model m --setting x", "--setting is KEY=VALUE"),

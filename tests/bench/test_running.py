@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_suites import SMALL, atlas
+from bench_suites import SMALL, atlas, suite
 from servers import wait_for
 
 from mem1.bench.policies import policy_player, script_player
@@ -108,6 +108,27 @@ class TestResuming:
         assert [one.task for one in found.of("a")] == [id for cell in SMALL.cells for id in cell.ids(0)]
         assert [one.family for one in found.of("b")] == ["chain"] * 3
         assert len(last.asked) == 5
+
+    def test_of_families_that_a_command_leaves_out_as_many_tasks_stay_as_every_size_has(self, tmp_path: Path):
+        known = suite({1: 3, 2: 3, 4: 1})
+
+        def played(player: Player, families: Sequence[str] = (), limit: int | None = None) -> list[str]:
+            limited = replace(known, limit=limit)
+            found = run(lambda journal: player, limited, ["a"], seed=0, folder=tmp_path, families=families)
+            return [one.task.partition("-1-")[2] for one in found.attempts if one.family == "independent"]
+
+        def killed(task: str) -> str:
+            if task == "independent-1-n2-seed0-1":
+                raise UserError("killed")
+            return "answered"
+
+        firsts = ["n1-seed0-0", "n2-seed0-0", "n4-seed0-0"]
+        assert played(Player(), limit=1) == firsts
+        assert played(Player(), ["chain"]) == firsts
+        with pytest.raises(UserError, match="killed"):
+            played(Player(killed))
+        assert played(Player(), ["chain"]) == firsts, "of one question there are three by now"
+        assert len(played(Player())) == len(played(Player(), ["chain"])) == 7
 
     def test_fewer_tasks_of_each_cell_are_the_first_ones_and_the_rest_follows(self, tmp_path: Path):
         few, rest = Player(), Player()

@@ -13,6 +13,7 @@ from typing import Any
 
 from chat_servers import Reply, chat_server
 
+from mem1.bench.chat import numbered
 from mem1.bench.results import digest_of
 from mem1.bench.scripted import scripted_chat
 from mem1.bench.suites import Drawing, Drawn, Suite
@@ -52,7 +53,7 @@ class ScriptServer:
             return self.on_answer.wait_for(lambda: self.total >= answers, seconds)
 
     def behave(self, body: dict[str, Any], number: int) -> Reply:
-        completion, digest = self.completion(body), digest_of([body["messages"], body["tools"]])
+        completion, digest = self.completion(body), digest_of([numbered(body["messages"]), body["tools"]])
         with self.on_answer:
             fault = self._chance.choice(FAULTS) if self._chance.random() < self.share else None
             self.faults.update([fault] if fault else [])

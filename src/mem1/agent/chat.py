@@ -84,7 +84,7 @@ class ServedChat:
     `settings` go into every request beside messages and tools: temperature, max_tokens, reasoning_effort, ... One that
     is None is left out, and turns off what is sent otherwise: {"stream_options": None}. The limit of `server` counts a
     request before it is sent by the provider's tokens so far, and by max_tokens; so does `spending`, kept together with
-    others, which gets the money that requests cost by `prices`.
+    others, which gets the money that requests cost by `prices` and limits nothing without max_tokens.
     """
 
     def __init__(
@@ -95,12 +95,17 @@ class ServedChat:
         prices: PriceClass | None = None,
         spending: Spending | None = None,
     ) -> None:
-        """Connects with the first request. Raises UserError where the key is missing."""
+        """Connects with the first request. Raises UserError where the key is missing, or what `spending` counts by."""
         self.settings = dict(settings or {})
         filled = {"messages", "model", "tools"} & self.settings.keys()
         filled |= {"stream"} if self.settings.get("stream") is not None else set()
         if filled:
             raise UserError(f"settings must not hold {', '.join(sorted(filled))}: the agent fills them")
+        if spending is not None and not _most_written({k: v for k, v in self.settings.items() if v is not None}):
+            raise UserError(
+                "a limit of what requests may cost counts the most that each may write; set max_tokens or "
+                "max_completion_tokens to a number, such as 4000"
+            )
         self._server, self._prices = server, prices
         self._taken = Taken(server.urls[0], self.settings)
         self._servers = Servers(server, spending=spending, lasting=lasting)
@@ -183,8 +188,7 @@ class ServedChat:
         raise AssertionError("count() ends")
 
     def _at_most(self, sent: Mapping[str, Any], body: bytes) -> Usage:
-        most = sent.get("max_tokens", sent.get("max_completion_tokens"))
-        return self._usage(math.ceil(len(body) * self._tokens_per_byte), 0, whole_number(most, most=_MOST_TOKENS) or 0)
+        return self._usage(math.ceil(len(body) * self._tokens_per_byte), 0, _most_written(sent))
 
     def _used(self, body: bytes, completion: Mapping[str, Any], at_most: Usage) -> Usage:
         counted = _counted(completion.get("usage"))
@@ -288,6 +292,12 @@ def read_completion(value: Any) -> Reply:
         filtered=finish in FILTERED,
         counted=_counted(completion.get("usage")),
     )
+
+
+def _most_written(request: Mapping[str, Any]) -> int:
+    """Most tokens of the reply; 0: the request does not limit them."""
+    most = request.get("max_tokens", request.get("max_completion_tokens"))
+    return whole_number(most, most=_MOST_TOKENS) or 0
 
 
 def _deprecated(call: Any) -> list[Mapping[str, Any]]:

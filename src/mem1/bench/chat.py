@@ -123,7 +123,7 @@ class ChatPlayer:
         with agent:
             ended, detail, answer = _run(agent, asked, task)
             report, conversation = agent.report(), agent.messages
-        if (error := tools.broken or asked.limit) is not None:
+        if (error := tools.broken or asked.error) is not None:
             raise error
         if asked.cut_off:
             return None
@@ -200,7 +200,8 @@ class _Asked:
         """Whether the last reply ended at the token limit."""
         self.cut_off = False
         """Whether a stop was requested, so that the attempt has no result."""
-        self.limit: LimitReached | None = None
+        self.error: UserError | LimitReached | None = None
+        """What ends the run."""
 
     def __call__(self, messages: list[Message], tools: list[Message]) -> Mapping[str, Any]:
         try:
@@ -220,7 +221,7 @@ class _Asked:
 
     def _completion(self, messages: list[Message], tools: list[Message]) -> Mapping[str, Any]:
         self._number += 1
-        call = Call(self._task.id, self._memory, self._number, digest_of([messages, tools]))
+        call = Call(self._task.id, self._memory, self._number, digest_of([numbered(messages), tools]))
         reply = self._journal.find(call)
         if reply is None:
             if self._stopped():
@@ -228,37 +229,47 @@ class _Asked:
                 raise Over(Ended.ENGINE_FAILED)
             reply, money = self._new(messages, tools)
             self._journal.add(call, reply, money=money)
-        if "refused" in reply:
-            raise Over(Ended.OUT_OF_TOKENS, reply["refused"])
         return reply
 
     def _new(self, messages: list[Message], tools: list[Message]) -> tuple[Mapping[str, Any], float]:
         try:
             completion, used = self._model(messages, tools)
         except LimitReached as reached:
-            self.limit = reached
+            self.error = reached
             raise Over(Ended.ENGINE_FAILED, str(reached)) from reached
         except EngineFailed as failure:
-            if isinstance(failure, Refused) and _TOO_LONG.search(str(failure)):
-                return {"refused": one_line(str(failure))}, 0.0
-            raise Over(Ended.ENGINE_FAILED, one_line(str(failure))) from failure
-        return _kept(completion, self._number), used.money
+            why = one_line(str(failure))
+            if not (isinstance(failure, Refused) and _TOO_LONG.search(why)):
+                raise Over(Ended.ENGINE_FAILED, why) from failure
+            if self._number == 1:  # no memory has made it long
+                self.error = UserError(
+                    f"the first request of {self._task.id} does not fit the server: {why}; give a smaller --setting "
+                    "max_tokens=N, with another --out, or let the server take longer contexts"
+                )
+            raise Over(Ended.OUT_OF_TOKENS, why) from failure
+        return _kept(completion), used.money
 
 
-def _kept(completion: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """What is needed of a completion; calls without an id of their own get one, the same whenever they are replayed."""
+def numbered(messages: Sequence[Message]) -> list[Message]:
+    """The messages with their calls' ids numbered in order: an agent draws those that a server leaves out."""
+    numbers: dict[str, str] = {}
+    found = list[Message]()
+    for message in messages:
+        whole = dict(message)
+        if message.get("tool_calls"):
+            numbers |= {id: f"call_{number}" for number, id in enumerate(_ids(message), start=len(numbers))}
+            whole["tool_calls"] = [{**call, "id": numbers[call["id"]]} for call in message["tool_calls"]]
+        if "tool_call_id" in message:
+            whole["tool_call_id"] = numbers.get(message["tool_call_id"], message["tool_call_id"])
+        found.append(whole)
+    return found
+
+
+def _kept(completion: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is needed of a completion."""
     try:
         choice = completion["choices"][0]
-        message = dict(choice["message"])
-        seen = set[str]()
-        if message.get("tool_calls"):
-            calls = [dict(call) for call in message["tool_calls"]]
-            for place, call in enumerate(calls):
-                if not isinstance(call.get("id"), str) or not call["id"] or call["id"] in seen:
-                    call["id"] = f"call_{number}_{place}"
-                seen.add(call["id"])
-            message["tool_calls"] = calls
-        kept = {"choices": [{"message": message, "finish_reason": choice.get("finish_reason")}]}
+        kept = {"choices": [{"message": dict(choice["message"]), "finish_reason": choice.get("finish_reason")}]}
     except (LookupError, TypeError, ValueError, AttributeError):  # no completion: the agent says so
         return completion
     return {**kept, "usage": completion["usage"]} if completion.get("usage") else kept

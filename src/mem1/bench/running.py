@@ -5,7 +5,7 @@
     run.json         who was asked what: another player, suite or seed needs another folder
     journal.jsonl    each reply of a server, before it is used: no request is repeated
     attempts.jsonl   each attempt, turn by turn, when it is over; one whose server or tool failed is repeated
-    result.json      all attempts of the memories and families that are complete, without their turns
+    result.json      attempts without their turns: of each memory and family as many as every size has
 
 Cells come one after the other, each under every memory, so that what is there can be compared at any time.
 """
@@ -185,15 +185,14 @@ def run(
             saved=saved,
             again="repeat the command to continue",
         )
-        complete = [
-            found
-            for memory in known["memories"]
-            for cell in suite.cells
-            if len(found := kept.of(cell, memory, seed)) >= suite.asked(cell)
-        ]
         result = Result(
             **{name: known[name] for name in ("model", "about", "suite", "seed", "version", "tasks")},
-            attempts=tuple(one for found in complete for _, one in sorted(found.items())),
+            attempts=tuple(
+                one
+                for memory in known["memories"]
+                for family in suite.families
+                for one in kept.even(suite.only([family]).cells, memory, seed)
+            ),
             prices=None if prices is None else prices.name,
             unit=None if prices is None else prices.unit,
             seconds=sum(kept.seconds.values()),
@@ -246,6 +245,19 @@ class _Kept:
         """Place of a task in the cell -> the attempt at it."""
         found = {place: self.found.get((memory, id)) for place, id in enumerate(cell.ids(seed))}
         return {place: one for place, one in found.items() if one is not None}
+
+    def even(self, cells: Sequence[Cell], memory: str, seed: int) -> list[Attempt]:
+        """Those at the first tasks of each cell, as many as all cells have or the cell holds.
+
+        of a limit of 2, and of a run without one that was killed    3 of 8, 2 of 8, 3 of 3    ->    2, 2, 2
+        """
+        found = [self.of(cell, memory, seed) for cell in cells]
+        firsts = [
+            next(place for place in range(cell.tasks + 1) if place not in of)
+            for cell, of in zip(cells, found, strict=True)
+        ]
+        fewest = min((first for cell, first in zip(cells, firsts, strict=True) if first < cell.tasks), default=None)
+        return [of[place] for of, first in zip(found, firsts, strict=True) for place in range(first)[:fewest]]
 
 
 def told_in(folder: Path) -> Mapping[str, Mapping[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from mem1.bench.results import Attempt
 from mem1.bench.scores import Compared, Score, Side, compare, names_of, score_of, scores
 from mem1.errors import printable
 from mem1.pages.table import Table
@@ -107,12 +108,8 @@ def notes(sides: Sequence[Side], compared: Sequence[Compared] = ()) -> list[str]
     found = []
     names = [short(name) for name in names_of(sides)]
     for name, side in zip(names, sides, strict=True):
-        failed = [one.ended for one in side.attempts if one.ended in FAILURES]
-        if failed:
-            kinds = " and ".join(dict.fromkeys(failed)).replace("_", " ")
-            found.append(
-                f"{name}: {len(failed):,} of {len(side.attempts):,} attempts ended as {kinds}; they count as wrong."
-            )
+        if failed := failures(side.attempts):
+            found.append(f"{name}: {failed}; they count as wrong.")
     for name, one in zip(names[1:], compared, strict=True) if compared else ():
         if any(one.left_out):
             found.append(
@@ -120,6 +117,19 @@ def notes(sides: Sequence[Side], compared: Sequence[Compared] = ()) -> list[str]
                 f"{one.left_out[0]:,} of {names[0]} are left out of their difference."
             )
     return found
+
+
+def failures(attempts: Sequence[Attempt]) -> str:
+    """How many of them failed, and the most frequent reason; empty: none did.
+
+    "3 of 60 attempts ended as engine failed (http://127.0.0.1:8000/v1: status 401 (Incorrect API key provided))"
+    """
+    failed = [one for one in attempts if one.ended in FAILURES]
+    if not failed:
+        return ""
+    kinds = " and ".join(dict.fromkeys(one.ended for one in failed)).replace("_", " ")
+    ((why, _),) = Counter(one.detail for one in failed).most_common(1)
+    return f"{len(failed):,} of {len(attempts):,} attempts ended as {kinds}{f' ({why})' if why else ''}"
 
 
 FAILURES = frozenset(ended.value for ended in Ended if not ended.scorable)

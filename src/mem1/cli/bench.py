@@ -95,7 +95,8 @@ def command(
 ) -> None:
     """Measure how much of a long task a model keeps, with each memory, on tasks that nobody can have memorised.
 
-    What it will cost is estimated first. Rerun the command to resume; no request is repeated.
+    What it will cost is estimated first. Rerun the command to resume; no request is repeated. Exits with 1 while
+    attempts are left at which the server or a tool failed.
 
     \b
     mem1 bench --base-url http://127.0.0.1:8000/v1 --model qwen --memory full,notes
@@ -112,7 +113,7 @@ def command(
     from mem1.bench.running import run, told_in
     from mem1.bench.scores import sides_of
     from mem1.bench.suites import MOST_SEED, suite_of
-    from mem1.bench.tables import comparisons
+    from mem1.bench.tables import comparisons, failures
     from mem1.pages.page import write_page
     from mem1.prices import chosen_prices
 
@@ -170,9 +171,13 @@ def command(
     if as_json:
         written = {"result": str(folder / RESULT), "page": str(folder / PAGE), "seconds": result.seconds}
         print(json.dumps({**record(sides, compared), **written}))
-        return
-    show(sides, compared)
-    say(f"{folder / RESULT}\n{folder / PAGE}")
+    else:
+        show(sides, compared)
+        say(f"{folder / RESULT}\n{folder / PAGE}")
+    mine = [one for one in result.attempts if one.memory in memories and one.family in chosen.families]
+    if failed := failures(mine):
+        say(f"{failed}; repeat the command to make them again", "error")
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
