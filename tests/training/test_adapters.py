@@ -14,6 +14,7 @@ from builders import save_checkpoint, tiny_model
 from precision import rounding
 from rank_steps import attempts
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 from worlds import CODEC
 
 from mem1.algorithms.losses import Kl
@@ -156,6 +157,39 @@ def test_layers_are_chosen_by_name_and_a_wrong_name_is_a_user_error():
     }
     with pytest.raises(UserError, match=r"lora\.layers = \['q_porj'\] does not fit the model"):
         with_adapters(tiny_model("qwen2"), Lora(layers=("q_porj",)))
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "message"),
+    [
+        ("qwen2", ("q_proj", "lm_head"), "lm_head is the head"),
+        ("qwen2", ("q_proj", "embed_tokens"), "embed_tokens is of type Embedding"),
+        ("gpt2", ("attn.c_proj",), r"h\.0\.attn\.c_proj is of type Conv1D"),
+        ("gpt2", None, "the model has none but its head"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings", "ignore:fan_in_fan_out")
+def test_adapters_are_for_linear_layers_but_the_head(family: str, layers: tuple[str, ...] | None, message: str):
+    with pytest.raises(UserError, match=message):
+        with_adapters(small(family), Lora(rank=2, layers=layers))
+
+
+def test_linear_layers_of_a_mixture_of_experts_get_adapters_and_its_experts_none():
+    model = small("qwen3_moe", moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2)
+    plain = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    adapted = with_adapters(model, Lora(rank=2))
+    assert {n.split(".lora_")[0].rsplit(".", 1)[-1] for n, p in adapted.named_parameters() if p.requires_grad} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj")
+    }
+    assert {name: tuple(weight.shape) for name, weight in merged(adapted)} == plain
+
+
+def small(family: str, **shape: int) -> Any:
+    """A model of another family than those of `tiny_model`."""
+    width = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 100}
+    if family == "gpt2":
+        width = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 100, "bos_token_id": 0, "eos_token_id": 0}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **width, **shape))
 
 
 @pytest.mark.parametrize(

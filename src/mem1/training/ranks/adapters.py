@@ -44,7 +44,7 @@ def with_adapters(model: M, config: Lora) -> M:
     """The model with adapters, in place; its own weights are frozen, and its outputs are unchanged.
 
     With quantised weights the outputs are those of the rounded weights. Raises UserError where peft or bitsandbytes
-    is not installed, or no layer has one of the names.
+    is not installed, no layer has one of the names, or one that has is no linear layer, or the head.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -52,7 +52,9 @@ def with_adapters(model: M, config: Lora) -> M:
         raise UserError("[lora] needs peft, which is not installed: pip install 'mem1-agents[lora]'") from error
     if config.quantize is not None:
         quantize(model)
-    targets = "all-linear" if config.layers is None else list(config.layers)
+    targets = _linear(model) if config.layers is None else list(config.layers)
+    if not targets:
+        raise UserError("[lora] is for linear layers (torch.nn.Linear), and the model has none but its head")
     settings = LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # a float works
@@ -65,11 +67,27 @@ def with_adapters(model: M, config: Lora) -> M:
             inject_adapter_in_model(settings, model, adapter_name=_NAME)
         except ValueError as error:
             raise UserError(f"lora.layers = {targets} does not fit the model: {error}") from error
-    for layer in _adapted(model).values():
+    adapted = _adapted(model)
+    for name, layer in adapted.items():
+        if layer is model.get_output_embeddings() or not isinstance(layer.base_layer, nn.Linear):
+            what = (
+                "the head" if layer is model.get_output_embeddings() else f"of type {type(layer.base_layer).__name__}"
+            )
+            raise UserError(
+                f"lora.layers = {targets}: {name} is {what}; adapters are for linear layers (torch.nn.Linear) but the "
+                "head: name others, or leave lora.layers out for all of them"
+            )
+    for layer in adapted.values():
         # peft makes them in fp32, whatever the model's precision
         layer.lora_A.to(model.dtype)
         layer.lora_B.to(model.dtype)
     return model
+
+
+def _linear(model: PreTrainedModel) -> list[str]:
+    """Names of all linear layers but the head."""
+    head = model.get_output_embeddings()
+    return [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer is not head]
 
 
 @contextmanager
