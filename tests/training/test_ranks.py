@@ -343,7 +343,10 @@ def test_an_upload_runs_the_command_with_the_checkpoint_and_only_reports_a_failu
     assert (tmp_path / "seen").exists() and not told
     Upload(f"{sys.executable} -c 'raise SystemExit(\"quota\")' {{}}", told.append)(tmp_path)
     Upload("no-such-program {}", told.append)(tmp_path)
+    latin = "import sys; sys.stdin.read(); sys.stderr.buffer.write(b'caf\\xe9'); sys.exit(3)"
+    Upload(f'{sys.executable} -c "{latin}" {{}}', told.append)(tmp_path)
     assert "was not uploaded (exit code 1): quota" in told[0] and "no-such-program" in told[1]
+    assert "was not uploaded (exit code 3): caf\ufffd" in told[2]
     for command in ("rclone copy", "a 'b {}"):
         with pytest.raises(UserError, match="--upload"):
             Upload(command, told.append)

@@ -196,7 +196,7 @@ class Upload:
 
     --upload "rclone copy {} far:runs"      runs   rclone copy runs/a/checkpoints/checkpoint-000040 far:runs
 
-    A command that fails is reported, and training continues.
+    A command that fails is reported, and training continues. It can ask nothing: its standard input is empty.
     """
 
     def __init__(self, command: str, tell: Callable[[str], None]) -> None:
@@ -219,7 +219,9 @@ class Upload:
     def __call__(self, checkpoint: Path) -> None:
         words = [word.replace("{}", str(checkpoint)) for word in self.words]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+            )
         except OSError as error:
             self.tell(f"{checkpoint.name} was not uploaded: {error}")
             return
