@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import mem1
 from mem1.configuration import Config, fingerprint, load_toml
 from mem1.errors import UserError
-from mem1.run_folder import RunFolder, read_metrics
+from mem1.run_folder import RunFolder, given_warnings, pin_model, read_metrics, read_resolved, sampled_by
 from mem1.training.monitoring.metrics_log import MetricsLog
 from mem1.training.monitoring.writers import Writers
 
@@ -78,8 +78,10 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     with pytest.raises(UserError, match="is a file; give the run a folder"):
         create(tmp_path / "a")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="a is a file; give the run a folder"):
         create(tmp_path / "a" / "b")
+    with pytest.raises(UserError, match="cannot be made"):
+        create(tmp_path / ("long" * 100))
 
 
 def test_a_run_is_opened_again_under_its_own_configuration(tmp_path: Path) -> None:
@@ -108,6 +110,21 @@ def test_excluded_keys_may_differ(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no run to continue: config\.toml is missing"):
         RunFolder.open(tmp_path, Run())
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{"])
+def test_a_damaged_record_of_a_run_is_named(tmp_path: Path, content: str) -> None:
+    assert read_resolved(tmp_path) == {}
+    (tmp_path / "resolved.json").write_text(content)
+    for read in (read_resolved, sampled_by, pin_model):
+        with pytest.raises(UserError, match=r"resolved\.json is not .*; repair or delete it"):
+            read(tmp_path)
+
+
+def test_a_warning_without_its_words_is_named(tmp_path: Path) -> None:
+    (tmp_path / "warnings.jsonl").write_text('{"step": 7, "stage": "rl", "text": "x"}\n')
+    with pytest.raises(UserError, match=r"warnings\.jsonl: the line of step 7 has no warning; remove that line"):
+        given_warnings(tmp_path)
 
 
 def test_each_step_is_one_line_of_json_and_seconds_are_kept_apart(tmp_path: Path) -> None:
@@ -141,7 +158,7 @@ def test_a_resume_drops_the_steps_beyond_the_checkpoint_and_a_cut_line(tmp_path:
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
     with MetricsLog(broken) as log:
-        assert log.truncate_after(2) == 2  # step 3, in metrics and in timings
+        assert log.truncate_after(2) == 1  # step 3, in metrics and in timings
         for step in (3, 4):
             log.append(step, {"loss": 1 / step}, timings={"rollout": 0.1})
     assert (broken / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()

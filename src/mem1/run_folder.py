@@ -65,21 +65,13 @@ class RunFolder:
         Raises UserError where the folder exists and is not empty, or cannot be made.
         """
         run = cls(path=Path(path), fingerprint=fingerprint(config, exclude))
+        check_free(run.path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            # a start that was killed before config.toml was written leaves resolved.json alone
-            taken = any(not is_partial(p) and p.name != RESOLVED for p in run.path.iterdir())
-        except FileExistsError as error:
-            raise UserError(f"{run.path} is a file; give the run a folder with another --out") from error
         except OSError as error:
             raise UserError(f"{run.path} cannot be made ({error.strerror}); give another --out") from error
-        if taken:
-            raise UserError(
-                f"{run.path} exists and is not empty; continue the run in it with --resume, "
-                "or start a new one with another --out"
-            )
         resolved = {**made_by(command), "fingerprint": run.fingerprint}
-        with explain_full_disk(f"{run.path}", "nothing has run yet"):
+        with explain_full_disk(f"{run.path}", "nothing has run yet", "free some space and start it again"):
             write_file(run.path / RESOLVED, json.dumps(resolved, indent=2).encode())
             write_file(run.config, to_toml(config).encode())
         return run
@@ -112,7 +104,7 @@ class RunFolder:
 
     def note_computed(self, computed: Mapping[str, str]) -> None:
         """Record device, precision and attention from here on; a run that is resumed elsewhere lists all of them."""
-        known = self._resolved().get("computed", [])
+        known = read_resolved(self.path).get("computed", [])
         if known[-1:] != [dict(computed)]:
             self._note("computed", [*known, dict(computed)])
 
@@ -130,14 +122,19 @@ class RunFolder:
         if hub is not None:
             self._note("model", {"name": name, "commit": hub.commit})
 
+    def note_policy(self, digest: str | None) -> None:
+        """Record which policy of mem1's the run began with, by `mem1.policy.folders.policy_digest`; None: another."""
+        if digest is not None:
+            self._note("policy", digest)
+
     def note_start(self, *, after_step: int, ranks: int) -> None:
         """Record that `ranks` processes train from here on. Starts whose steps were all lost are forgotten."""
-        starts = [start for start in self._resolved().get("starts", []) if start["after_step"] < after_step]
+        starts = [start for start in read_resolved(self.path).get("starts", []) if start["after_step"] < after_step]
         self._note("starts", [*starts, {"after_step": after_step, "ranks": ranks}])
 
     def note_trajectories(self, record: Mapping[str, Any]) -> None:
         """Record which attempts [sft] trains. Raises UserError where the run began with others."""
-        known = self._resolved().get("sft")
+        known = read_resolved(self.path).get("sft")
         if known is None:
             self._note("sft", dict(record))
         elif known["digest"] != record["digest"]:
@@ -146,13 +143,27 @@ class RunFolder:
                 f"there are {record['trained']}; restore the files, or start a new run with another --out"
             )
 
-    def _resolved(self) -> dict[str, Any]:
-        return _read_resolved(self.path)
-
     def _note(self, key: str, value: object) -> None:
-        resolved = {**self._resolved(), key: value}
+        resolved = {**read_resolved(self.path), key: value}
         with explain_full_disk(f"{self.path}", "the checkpoints are intact"):
             write_file(self.path / RESOLVED, json.dumps(resolved, indent=2).encode())
+
+
+def check_free(path: Path) -> None:
+    """Raises UserError where `path` is no place for a new run: a file, in one, or a folder that is not empty."""
+    try:
+        there = next(p for p in (path, *path.absolute().parents) if p.exists())
+        # a start that was killed before config.toml was written leaves resolved.json alone
+        taken = path.is_dir() and any(not is_partial(p) and p.name != RESOLVED for p in path.iterdir())
+    except OSError as error:
+        raise UserError(f"{path} cannot be made ({error.strerror}); give another --out") from error
+    if not there.is_dir():
+        raise UserError(f"{there} is a file; give the run a folder with another --out")
+    if taken:
+        raise UserError(
+            f"{path} exists and is not empty; continue the run in it with --resume, "
+            "or start a new one with another --out"
+        )
 
 
 def pin_model(run: Path) -> None:
@@ -160,7 +171,7 @@ def pin_model(run: Path) -> None:
 
     What continues or reads a run calls it first: the hub may have moved on.
     """
-    model = _read_resolved(run).get("model", {})
+    model = read_resolved(run).get("model", {})
     hub = hub_name(model.get("name", ""))
     if hub is not None and model.get("commit"):
         hub.pin(model["commit"])
@@ -168,12 +179,19 @@ def pin_model(run: Path) -> None:
 
 def sampled_by(run: Path) -> str | None:
     """The engine of [rollout] with which the run in a folder was last started; None: there is no run."""
-    return _read_resolved(run).get("rollout")
+    return read_resolved(run).get("rollout")
 
 
-def _read_resolved(run: Path) -> dict[str, Any]:
+def read_resolved(run: Path) -> dict[str, Any]:
+    """Content of a run's resolved.json; empty: there is none. Raises UserError where it is damaged."""
     path = run / RESOLVED
-    return json.loads(path.read_bytes()) if path.is_file() else {}
+    try:
+        found = json.loads(path.read_bytes()) if path.is_file() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); repair or delete it") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is not what a run has written, but {found!r:.40}; repair or delete it")
+    return found
 
 
 def made_by(command: Sequence[str]) -> dict[str, Any]:
@@ -215,6 +233,8 @@ def _versions() -> dict[str, str]:
 
 TRAJECTORIES = "trajectories"
 """Folder of the attempts that were kept, in files such as step-000012.jsonl."""
+BEST = "best"
+"""Folder of the policy that did best on development tasks."""
 METRICS = "metrics.jsonl"
 TIMINGS = "timings.jsonl"
 WARNINGS = "warnings.jsonl"
@@ -247,9 +267,13 @@ def given_warnings(folder: Path) -> list[str]:
 
 
 def warnings_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of warnings.jsonl in the folder of a run; empty: there are none."""
+    """The lines of warnings.jsonl in the folder of a run; empty: there are none. Raises UserError as `read_metrics`."""
     path = folder / WARNINGS
-    return read_metrics(path) if path.is_file() else []
+    rows = read_metrics(path) if path.is_file() else []
+    for row in rows:
+        if lacking := [key for key in ("stage", "warning", "text") if key not in row]:
+            raise UserError(f"{path}: the line of step {row['step']} has no {lacking[0]}; remove that line")
+    return rows
 
 
 def kept_steps(run: Path) -> list[tuple[int, Path]]:

@@ -115,6 +115,15 @@ def test_a_run_trains_evaluates_and_prints_one_json_object(
     assert [row["tasks"] for row in json.loads(out)["rows"]] == [5, 5], "an evaluation of other tasks is run again"
 
 
+def test_a_dry_run_says_that_the_folder_is_taken(terminal: Terminal, recipe: Path, tmp_path: Path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for out, why in (("full", "exists and is not empty"), ("full/notes.txt/run", "is a file; give the run a folder")):
+        code, printed, _ = terminal("train", recipe, "--out", tmp_path / out, "--dry-run", "--json")
+        (folder,) = (check for check in json.loads(printed)["checks"] if check["name"] == "folder")
+        assert (code, folder["ok"]) == (1, False) and why in folder["detail"]
+
+
 def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):
     assert "tiny.toml is a file; give a folder" in terminal.error("train", recipe, "--out", recipe)
 

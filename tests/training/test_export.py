@@ -89,6 +89,38 @@ class TestFolders:
         said = terminal.error("export", unfinished, tmp_path / "other")
         assert "has neither a policy nor a checkpoint yet" in said
 
+    @pytest.mark.parametrize("name", ["out", "out.gguf"])
+    def test_a_damaged_policy_is_refused(self, run: Path, tmp_path: Path, terminal: Terminal, name: str):
+        shutil.copytree(run / "policy", tmp_path / "policy")
+        file = tmp_path / "policy" / "model.safetensors"
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 64
+        file.write_bytes(data)
+        said = terminal.error("export", tmp_path / "policy", tmp_path / name)
+        assert "is damaged: model.safetensors is missing or not as it was written" in said
+        assert [path.name for path in tmp_path.iterdir()] == ["policy"]
+
+    def test_results_are_those_of_the_policy_that_was_examined(self, run: Path, tmp_path: Path, terminal: Terminal):
+        """As `mem1 real` examines the best one, from the folder around it."""
+        whole = tmp_path / "whole"
+        shutil.copytree(run, whole / "train", ignore=shutil.ignore_patterns("evaluation"))
+        shutil.copytree(run / "evaluation", whole / "evaluation")
+        shutil.copytree(run.parent / "start", whole / "train" / "best")
+        given = {"best": whole, "policy": whole / "train" / "policy", "last": whole / "train", "own": run}
+        for name, source in given.items():
+            assert terminal("export", source, tmp_path / name)[0] == 0
+        cards = {name: (tmp_path / name / "README.md").read_text() for name in given}
+        assert {name for name, card in cards.items() if "## Results" in card} == {"best", "last", "own"}
+        found = {name: load_policy(tmp_path / name).fingerprint() for name in given}
+        best, policy = (load_policy(run.parent / name).fingerprint() for name in ("start", "mine/policy"))
+        assert found == {"best": best, "policy": policy, "last": best, "own": policy}
+
+    def test_a_curve_may_hold_what_is_no_number(self, run: Path, tmp_path: Path, terminal: Terminal):
+        shutil.copytree(run, tmp_path / "run")
+        (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": "0.5"}\n')
+        assert terminal("export", tmp_path / "run", tmp_path / "out")[0] == 0
+        assert "0.5" in (tmp_path / "out" / "README.md").read_text()
+
     def test_a_changed_card_is_no_damage(self, run: Path, tmp_path: Path, terminal: Terminal):
         assert terminal("export", run, tmp_path / "out")[0] == 0
         (tmp_path / "out" / "README.md").write_text("mine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,22 @@ from small_runs import SMALL_RL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.api import load_recipe
 from mem1.engines.device import ON_CPU, Device
+from mem1.errors import UserError
 from mem1.packing import Pack
 from mem1.planning.fakes import counted
 from mem1.planning.steps import PLANNED_GPU, fake_buffers
+from mem1.policy.policy import load_policy
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.rl import Phase
 from mem1.training.logprobs import score
 from mem1.training.ranks.optimizers import adamw
 from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
-from mem1.training.train import train
+from mem1.training.ranks.processes import Ranks
+from mem1.training.train import Progress, train
 
 GPU = Device(name="cuda:0", model="NVIDIA H100")
 QUICK_CPU = Device(units=True)
@@ -124,6 +128,28 @@ def test_adamw_is_one_kernel_on_a_gpu(device: str, fused: bool | None):
         weights = torch.nn.ParameterList([torch.empty(2, 3, device=device), torch.empty(3, device=device)])
         (member,) = adamw(weights, 1e-3).members
     assert member.defaults["fused"] is fused
+
+
+def test_a_run_does_not_go_on_in_another_precision_by_itself(tmp_path: Path):
+    with_units, without = (Ranks(device=replace(ON_CPU, units=units)) for units in (True, False))
+    policy = load_policy("shipped")
+    wide = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 1, "intermediate_size": 64}
+    made = Qwen2Config(num_hidden_layers=1, vocab_size=policy.model.config.vocab_size, **wide)
+    replace(policy, model=Qwen2ForCausalLM(made)).save_sealed(tmp_path / "model")
+    sft = 'sft={steps=2, tasks=4, tokens=512, objectives=[1], optimizer="adamw"}'
+    keys = ("rl=null", sft, "workers=1", "writers=[]", "checkpoint_every=1")
+    recipe = load_recipe("atlas-quick", f"model.path={tmp_path / 'model'}", *keys)
+
+    def one_step(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run", command=["mem1"], ranks=with_units, on_step=one_step)
+    with pytest.raises(UserError, match=r"trained in bfloat16 .* go on in float32: set model\.training_dtype=bfloat16"):
+        train(recipe, tmp_path / "run", command=["mem1"], ranks=without, resume=True)
+    model = recipe.model.model_copy(update={"training_dtype": "bfloat16"})
+    said = recipe.model_copy(update={"model": model})
+    assert train(said, tmp_path / "run", command=["mem1"], ranks=without, resume=True).complete
 
 
 def test_two_processes_sample_with_the_trained_weights_in_bf16(tmp_path: Path):

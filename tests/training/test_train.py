@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -43,10 +45,10 @@ from mem1.recipe.rl import Phase
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
-from mem1.run_folder import kept_steps, read_metrics
+from mem1.run_folder import BEST, kept_steps, read_metrics
 from mem1.tasks.compose import Split
 from mem1.training.monitoring.metrics_log import KeptAttempts
-from mem1.training.monitoring.validation import BEST, Validation, attempt_metrics
+from mem1.training.monitoring.validation import Validation, attempt_metrics
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import export_checkpoint, latest_checkpoint
 from mem1.training.supervised import SftStage, demonstrate
@@ -192,7 +194,6 @@ def test_ctrl_c_breaks_off_a_long_step_as_if_it_had_never_begun(
     [
         ("torch.optim.AdamW.step", RECALL_STEPS + 7),
         ("mem1.training.rl.rollout_metrics", 2),
-        ("mem1.training.rl.validation_metrics", 1),
     ],
 )
 def test_a_step_broken_off_once_weights_have_changed_is_taken_again_from_the_last_checkpoint(
@@ -204,6 +205,103 @@ def test_a_step_broken_off_once_weights_have_changed_is_taken_again_from_the_las
     assert run(config, tmp_path / "run").complete
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
     assert weights(tmp_path / "run") == weights(unbroken)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_step_whose_validation_is_broken_off_is_kept_and_validated_on_resume(
+    config: Recipe, unbroken: Path, tmp_path: Path, ctrl_c, call: int
+):
+    due = [row["step"] for row in metrics(unbroken) if "validation" in row]
+    if call > len(due):
+        pytest.skip("there are fewer")
+    calls = ctrl_c("mem1.training.rl.validation_metrics", call)
+    stopped = run(config, tmp_path / "run")
+    assert not stopped.complete and calls == [call]
+    step = due[call - 1] - RECALL_STEPS - SFT_STEPS
+    assert stopped.where == f"while validating after step {step} of {RL_STEPS} of [rl]"
+    checkpoint = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None and checkpoint.name == f"checkpoint-{due[call - 1]:06d}"
+    assert [row["step"] for row in metrics(tmp_path / "run")] == list(range(1, due[call - 1]))
+    ctrl_c("mem1.training.rl.validation_metrics", 1)
+    assert not run(config, tmp_path / "run").complete, "broken off again"
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+    assert [step for step, _ in kept_steps(tmp_path / "run")] == [step for step, _ in kept_steps(unbroken)]
+    assert weights(tmp_path / "run") == weights(unbroken)
+    assert weights(tmp_path / "run", BEST) == weights(unbroken, BEST)
+
+
+def test_a_validation_that_came_again_is_not_lost_with_a_kill_after_it(
+    config: Recipe, unbroken: Path, tmp_path: Path, ctrl_c
+):
+    ctrl_c("mem1.training.rl.validation_metrics", 1)
+    run(config, tmp_path / "run")
+
+    def killed(progress: Progress) -> None:
+        raise RuntimeError("killed once the row is written, before any checkpoint")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        run(config, tmp_path / "run", on_step=killed)
+    assert run(config, tmp_path / "run").complete
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (unbroken / "metrics.jsonl").read_bytes()
+
+
+def test_a_step_that_diverges_is_not_the_best(config: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "mem1.training.rl.rollout_metrics", lambda attempts: {**attempt_metrics(attempts), "turns": math.nan}
+    )
+    with pytest.raises(UserError, match="turns is nan, so the run has diverged"):
+        run(config.model_copy(update={"evaluation": Evaluation(every=1, validation_tasks=1)}), tmp_path / "run")
+    assert not (tmp_path / "run" / BEST).exists()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_that_has_lost_its_checkpoints_does_not_begin_anew(
+    config: Recipe, tmp_path: Path, unbroken: Path, finished: bool
+):
+    shutil.copytree(unbroken, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    if not finished:
+        shutil.rmtree(tmp_path / "run" / "policy")
+        resolved = json.loads((tmp_path / "run" / "resolved.json").read_text())
+        resolved["starts"] = [{"after_step": 0, "ranks": 1}, {"after_step": 2, "ranks": 1}]
+        (tmp_path / "run" / "resolved.json").write_text(json.dumps(resolved))
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="finished run without checkpoints" if finished else "has none now"):
+        run(config, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_steps_that_no_checkpoint_has_are_counted(
+    config: Recipe, tmp_path: Path, unbroken: Path, caplog: pytest.LogCaptureFixture
+):
+    shutil.copytree(unbroken, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "policy")
+    newest, *_ = sorted((tmp_path / "run" / "checkpoints").iterdir(), reverse=True)
+    (newest / "manifest.json").unlink()
+    older = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert older is not None and run(config, tmp_path / "run").complete
+    lost = STEPS - int(older.name.rpartition("-")[2])
+    assert f"the last {lost} recorded steps are in no checkpoint" in caplog.text
+
+
+def test_a_run_from_a_policy_that_was_moved_goes_on_and_from_another_it_does_not(
+    config: Recipe, unbroken: Path, tmp_path: Path
+):
+    shutil.copytree(unbroken / "policy", tmp_path / "start")
+    changes = {"recall": None, "sft": None, "checkpoint_every": 1}
+
+    def from_(folder: str) -> Recipe:
+        return config.model_copy(update={**changes, "model": ModelConfig(path=str(tmp_path / folder))})
+
+    run(from_("start"), tmp_path / "whole")
+    assert not run(from_("start"), tmp_path / "run", on_step=stop_at(1)).complete
+    (tmp_path / "start").rename(tmp_path / "moved")
+    assert run(from_("moved"), tmp_path / "run").complete
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    export_checkpoint(min((unbroken / "checkpoints").iterdir()), tmp_path / "other")
+    with pytest.raises(UserError, match=r"model\.path: .*start\" in the folder, .*other\" now"):
+        run(from_("other"), tmp_path / "run")
 
 
 def test_ctrl_c_in_the_last_step_is_obeyed_once_the_policy_is_saved(config: Recipe, unbroken: Path, tmp_path: Path):
@@ -307,8 +405,9 @@ def test_validation_attempts_development_tasks_alone(config: Recipe, demonstrate
     validation = Validation.of(config.model_copy(update={"evaluation": sizes}), rollout, PAPER, demonstrated.codec)
     assert validation is not None
     learner = stage(config, demonstrated)
-    found = dict(learner.validate(validation, 0))
-    assert found == learner.validate(validation, 0), "greedily"
+    learner.validation = validation
+    found = dict(learner.validated(0) or {})
+    assert found == learner.validated(0), "greedily"
     both = [cast(dict, found[f"objectives_{n}"])["reward"] for n in (1, 2)]
     assert found["reward"] == pytest.approx(sum(both) / 2)
 

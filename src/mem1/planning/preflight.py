@@ -42,6 +42,7 @@ from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.recipe.supervised import Sft
 from mem1.records import Group
 from mem1.rollout import Budget
+from mem1.run_folder import check_free
 from mem1.training.monitoring.writers import check_writers
 from mem1.training.ranks.placement import Placement
 from mem1.training.recorded import read_recorded, recorded_files
@@ -92,6 +93,7 @@ def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
             else []
         ),
         *([_checked("writers", "writers", lambda: check_writers(config.writers))] if config.writers else []),
+        _checked("folder", "--out", lambda: _free(out)),
         _checked("disk", "--out", lambda: _disk(disk, out)),
     ]
 
@@ -236,6 +238,11 @@ def _servers(rollout: ServerRollouts) -> str:
                 "rollout.servers"
             ) from error
     return f"{', '.join(urls)} answers" if len(urls) == 1 else f"all {len(urls)} answer"
+
+
+def _free(out: Path) -> str:
+    check_free(out)
+    return "free"
 
 
 def _disk(needed: int, out: Path) -> str:

@@ -14,8 +14,10 @@ plain_folder(Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
+import json
 import shutil
 import sys
 import time
@@ -47,6 +49,30 @@ _WORDS = (
 )
 SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
 """llama.cpp's names of the ways to split text that `split_by` knows."""
+
+
+def check_whole(folder: Path) -> None:
+    """Raises UserError where a file of a policy that mem1 has written is missing, or not as it was written."""
+    manifest = durable.read_manifest(folder)
+    if manifest is None or manifest.kind != POLICY:
+        return
+    if changed := [name for name in manifest.files if not manifest.intact(folder, name)]:
+        raise UserError(
+            f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; copy or train the policy "
+            f"again, or remove its {durable.MANIFEST} if you changed it yourself"
+        )
+
+
+def policy_digest(path: str | Path) -> str | None:
+    """SHA-256 (hexadecimal) of the manifest's lines about weights and tokenizer, the same wherever the folder lies.
+
+    None: it is no folder that mem1 has written.
+    """
+    manifest = durable.read_manifest(Path(path))
+    if manifest is None or manifest.kind != POLICY:
+        return None
+    kept = {name: of for name, of in manifest.files.items() if name.endswith((".safetensors", "tokenizer.json"))}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def gguf_in(path: Path) -> Path | None:

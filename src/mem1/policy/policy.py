@@ -23,7 +23,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
-from mem1.durable import MANIFEST, read_manifest, seal, write_file
+from mem1.durable import MANIFEST, seal, write_file
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
@@ -31,7 +31,7 @@ from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.hub import not_here
 from mem1.packing.attention import unlike_sampler
-from mem1.policy.folders import NAMED, POLICY, SHIPPED, policy_folder
+from mem1.policy.folders import NAMED, POLICY, SHIPPED, check_whole, policy_folder
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
 from mem1.policy.tokenizers import ALIKE, bpe_tokenizer, token_kinds, words_of
@@ -120,13 +120,7 @@ def load_policy(
     dtype           float32, bfloat16, or auto (`mem1.engines.device.sampling_dtype`)
     """
     folder = policy_folder(path, weights=True)
-    manifest = read_manifest(folder)
-    files = manifest.files if manifest is not None and manifest.kind == POLICY else ()
-    if changed := [name for name in files if manifest is not None and not manifest.intact(folder, name)]:
-        raise UserError(
-            f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; copy or train the policy "
-            f"again, or remove its {MANIFEST} if you changed it yourself"
-        )
+    check_whole(folder)
     model = load_model(folder, dtype=lambda stored: sampling_dtype(dtype, device, stored))
     rows = next(model.get_input_embeddings().parameters()).shape[0]
     codec = Codec(Codec.load(folder).tokenizer, rows=rows)

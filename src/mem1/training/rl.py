@@ -82,7 +82,7 @@ class RlStage:
         return self.config.steps
 
     def step(self, index: int) -> Metrics:
-        """One rollout and its optimiser steps, and the validation that is due after them."""
+        """One rollout and its optimiser steps."""
         started = time.perf_counter()
         with memory_named("sampling", SAMPLING):
             self.groups = groups = self.sample(index)
@@ -96,17 +96,16 @@ class RlStage:
             "update": updated - sampled,
             "sampled_tokens_per_second": tokens / (sampled - started),
         }
-        if self.validation is not None and self.validation.due(index + 1):
-            with memory_named("sampling for the validation", SAMPLING):
-                metrics = {**metrics, "validation": self.validate(self.validation, index + 1)}
-            self.timings["validation"] = time.perf_counter() - updated
         return metrics
 
-    def validate(self, validation: Validation, done: int) -> Metrics:
-        """Metrics on the development tasks of the policy after `done` steps."""
-        if not self._sampler.served:
-            self.placement.sync_to_sampler(self.model, self.policy.model)
-        return validation_metrics(self._sampler.validate(validation, done))
+    def validated(self, done: int) -> Metrics | None:
+        """Metrics on the development tasks of the policy after `done` steps; None: no validation is due."""
+        if self.validation is None or not self.validation.due(done):
+            return None
+        with memory_named("sampling for the validation", SAMPLING):
+            if not self._sampler.served:
+                self.placement.sync_to_sampler(self.model, self.policy.model)
+            return validation_metrics(self._sampler.validate(self.validation, done))
 
     def sample(self, index: int) -> list[Group]:
         """G attempts at each task of this step."""

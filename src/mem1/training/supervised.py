@@ -86,6 +86,9 @@ class RecallStage:
         losses, shares_right = zip(*parts, strict=True)
         return {"loss": sum(losses), "token_accuracy": sum(shares_right), "grad_norm": norm}
 
+    def validated(self, done: int) -> None:
+        """No validation is ever due."""
+
     def _share(self, rows: int) -> tuple[slice, float]:
         """This rank's rows and their share of all rows, which have equally many tokens to predict."""
         rank, size = self.placement.ranks.rank, self.placement.ranks.size
@@ -205,6 +208,9 @@ class SftStage:
             "grad_norm": norm,
             "tokens": float(sum(one["tokens"] for one in passes)),
         }
+
+    def validated(self, done: int) -> None:
+        """No validation is ever due."""
 
 
 def sampled_tokens(batch: Sequence[Trajectory]) -> int:

@@ -32,6 +32,7 @@ from mem1.heap import give_back
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
 from mem1.packing.attention import unpackable
+from mem1.policy.folders import policy_digest
 from mem1.policy.policy import Policy, check_sampled, make_policy
 from mem1.policy.protocol import resolve
 from mem1.protocol import Tags
@@ -40,17 +41,18 @@ from mem1.recipe.rl import ServerRollouts
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
-from mem1.run_folder import METRICS, RunFolder, pin_model
+from mem1.run_folder import BEST, METRICS, RunFolder, pin_model
 from mem1.training.monitoring.metrics_log import KeptAttempts, Metrics, MetricsLog
 from mem1.training.monitoring.run_warnings import Watch
-from mem1.training.monitoring.validation import BEST, BestPolicy, Validation
+from mem1.training.monitoring.validation import BestPolicy, Validation
 from mem1.training.monitoring.writers import Writers, check_writers
 from mem1.training.ranks.optimizers import Optimizers
 from mem1.training.ranks.placement import SINGLE_PROCESS, Placement, joined_for
 from mem1.training.ranks.processes import Ranks
 from mem1.training.recorded import Recorded, read_recorded
 from mem1.training.rl import RlStage
-from mem1.training.runs.checkpoint import BackgroundSaves, latest_checkpoint, load_checkpoint, read_state
+from mem1.training.runs.checkpoint import BackgroundSaves, load_checkpoint
+from mem1.training.runs.resume import NOT_FINGERPRINTED, as_begun, reached
 from mem1.training.runs.snapshot import Snapshot
 from mem1.training.sampling.automatic import decided
 from mem1.training.sampling.served import VLLM_LOG, weight_sync
@@ -58,26 +60,6 @@ from mem1.training.sampling.weight_sync import WeightSync
 from mem1.training.supervised import RecallStage, SftStage, demonstrate
 
 log = logging.getLogger(__name__)
-NOT_FINGERPRINTED = (
-    "evaluation",
-    "trajectories",
-    "workers",
-    "checkpoint_every",
-    "checkpoint_minutes",
-    "model.device",
-    "model.attention",
-    "model.activation_checkpointing",
-    "model.compile",
-    "writers",
-    "warnings",
-    "tasks.retriever",
-    "rollout",
-    "agent.concurrency",
-    "rl.pack_tokens",
-    "sft.pack_tokens",
-    "distributed",
-)
-"""Settings that may differ on resume, because they do not change the training but for rounding."""
 
 
 class Stage(Protocol):
@@ -100,6 +82,10 @@ class Stage(Protocol):
 
     def step(self, index: int) -> Metrics:
         """One optimiser step, counted from 0; returns what to log."""
+        ...
+
+    def validated(self, done: int) -> Metrics | None:
+        """Metrics of the validation that is due after `done` steps, which changes nothing; None: none is due."""
         ...
 
 
@@ -197,16 +183,6 @@ def _warn_unpacked(config: Recipe, model: PreTrainedModel) -> None:
         log.warning("%s; it is trained one context a row, which is slower", why)
 
 
-def _reached(out: Path, *, resume: bool) -> dict[str, Any]:
-    """Where a run goes on: "path" of its last checkpoint (None: it begins), its "step", "stage", steps "done" in it,
-    digest of the "metrics" up to there."""
-    path = latest_checkpoint(RunFolder(path=out, fingerprint="").checkpoints) if resume else None
-    if path is None:
-        return {"path": None, "step": 0, "stage": 0, "done": 0, "metrics": None}
-    state = read_state(path)
-    return {"path": str(path), "step": state["step"], **state["extra"]}
-
-
 def _recorded(config: Recipe, policy: Policy, reached: Mapping[str, Any]) -> Recorded | None:
     """The recorded attempts of [sft]; None: it has none, or it is over."""
     if config.sft is None or config.sft.trajectories is None:
@@ -264,21 +240,23 @@ def train(
         if not elsewhere and not placement.applied:  # which moves once it is quantised
             with memory_named("loading the policy", NETWORKS):
                 policy.model.to(ranks.device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
-        reached = ranks.on_rank_zero(lambda: _reached(out, resume=resume))
-        recorded = _recorded(config, policy, reached)
+        at = ranks.on_rank_zero(lambda: reached(out, resume=resume))
+        recorded = _recorded(config, policy, at)
         sync = held.enter_context(weight_sync(config, policy, ranks))
         makers = make_stages(config, policy, placement, sync=sync, recorded=recorded)
 
         def open_folder() -> str:
             if resume and (out / "config.toml").is_file():
-                folder = RunFolder.open(out, config, exclude=NOT_FINGERPRINTED)
+                begun = as_begun(config, out, placement.computed)
+                folder = RunFolder.open(out, begun, exclude=NOT_FINGERPRINTED)
             else:
                 folder = RunFolder.create(out, config, command=command, exclude=NOT_FINGERPRINTED)
             folder.note_computed(placement.computed.record())
             folder.note_protocol(speaks.record())
             folder.note_model(config.model.path)
+            folder.note_policy(None if config.model.path is None else policy_digest(config.model.path))
             folder.note_sampler(config.rollout.engine)
-            folder.note_start(after_step=reached["step"], ranks=ranks.size)
+            folder.note_start(after_step=at["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())
             return folder.fingerprint
@@ -296,7 +274,7 @@ def train(
             BackgroundSaves(folder.checkpoints, ranks, on_saved=on_saved) as saves,
             MetricsLog(out, writers) as rows,
         ):
-            run = _Run(config, folder, reached, policy, placement, saves, rows, watch, on_step, stop)
+            run = _Run(config, folder, at, policy, placement, saves, rows, watch, on_step, stop)
             complete = run.run(makers)
         if complete and ranks.rank == 0:
             policy.save_sealed(out / "policy")
@@ -320,6 +298,8 @@ class _Run:
     on_step: Callable[[Progress], None] | None
     stop: Stop
     where: str = "before the first step"
+    unrecorded: dict[str, Any] | None = None
+    """Metrics and timings of the last step, whose validation is to come; None: they are recorded."""
 
     def run(self, makers: Sequence[Callable[[], Stage]]) -> bool:
         """Run the remaining stages; False where the run was stopped on request."""
@@ -334,12 +314,12 @@ class _Run:
                 first = 0
                 if number == reached["stage"] and reached["path"] is not None:
                     load_checkpoint(reached["path"], stage.model, stage.optimizers.members, **self._belonging(stage))
-                    first = reached["done"]
+                    first, self.unrecorded = reached["done"], reached["unrecorded"]
                 ranks.on_rank_zero(lambda kept=before + first: self._forget_after(kept))
                 done, stopped = self._train(stage, number, first, before)
             last = number == len(makers) - 1
             self.placement.hand_back(stage.model, self.policy.model, last=last)
-            if stopped and not (last and done == stage.steps):
+            if stopped and (self.unrecorded or not (last and done == stage.steps)):
                 return False
             before += stage.steps
         return True
@@ -356,14 +336,15 @@ class _Run:
         """Take the steps from `first`, with checkpoints; returns the steps done, and whether a stop was requested."""
         self.placement.ranks.on_rank_zero(lambda: self.watch.begin(stage.name, before))
         saved = time.monotonic()
-        for index in range(first, stage.steps):
+        for index in range(first - bool(self.unrecorded), stage.steps):
             try:
-                done = index + self._taken(stage, index, before)
+                whole = self._taken(stage, index, before)
             except GivenUp:
-                if stage.untouched and self.placement.ranks.size == 1:
-                    self._save(stage, number, index, before)
+                if self._can_be_saved(stage):
+                    self._save(stage, number, index + bool(self.unrecorded), before)
                 raise
-            stopped = done == index or self.placement.ranks.any(self.stop.requested)
+            done = index + (whole or bool(self.unrecorded))
+            stopped = not whole or self.placement.ranks.any(self.stop.requested)
             with self.stop.unbroken():
                 due = time.monotonic() - saved >= 60 * self.config.checkpoint_minutes
                 due = self.placement.ranks.any(due) or done % self.config.checkpoint_every == 0
@@ -378,39 +359,61 @@ class _Run:
     def _save(self, stage: Stage, number: int, done: int, before: int) -> None:
         """A checkpoint of the present state, after `done` steps of the stage."""
         rows = self.placement.ranks.on_rank_zero(lambda: self.log.digest(before + done))
-        extra = {"stage": number, "done": done, "metrics": rows}
+        extra = {"stage": number, "done": done, "metrics": rows, "unrecorded": self.unrecorded}
         members, belonging = stage.optimizers.members, self._belonging(stage)
         self.saves.save(partial(Snapshot.take, before + done, stage.model, members, extra=extra, **belonging))
 
+    def _can_be_saved(self, stage: Stage) -> bool:
+        """Whether the state is one between two steps, in the middle of a step."""
+        return self.placement.ranks.size == 1 and (stage.untouched or self.unrecorded is not None)
+
     def _taken(self, stage: Stage, index: int, before: int) -> bool:
-        """Take a step and record it; False: it was broken off, and all is as it was before."""
-        started = time.perf_counter()
-        stage.untouched, place = True, f"step {index + 1} of {stage.steps} of [{stage.name}]"
+        """Take a step, unless that is done, validate and record it.
+
+        False: it was broken off, and all is as it was before, or the step is taken and `unrecorded`.
+        """
+        place = f"step {index + 1} of {stage.steps} of [{stage.name}]"
         try:
-            with stopped_while(f"taking {place}"):
-                metrics = stage.step(index)
+            if self.unrecorded is None:
+                stage.untouched, started = True, time.perf_counter()
+                with stopped_while(f"taking {place}"):
+                    metrics = stage.step(index)
+                with self.stop.unbroken():
+                    self._keep(stage, before + index + 1, metrics, time.perf_counter() - started)
+            started = time.perf_counter()
+            with stopped_while(f"validating after {place}"):
+                validation = stage.validated(index + 1)
         except Interrupted as interrupt:
-            if not stage.untouched or self.placement.ranks.size > 1:
+            if not self._can_be_saved(stage):
                 raise
             self.where, self.stop.breakable = interrupt.where, False
             return False
         with self.stop.unbroken():
-            self._record_step(stage, index, before, metrics, time.perf_counter() - started)
+            self._record_step(stage, index, before, validation, time.perf_counter() - started)
         give_back()
         self.where = f"after {place}"
         return True
 
-    def _record_step(self, stage: Stage, index: int, before: int, metrics: Metrics, seconds: float) -> None:
+    def _keep(self, stage: Stage, step: int, metrics: Metrics, seconds: float) -> None:
+        """Hold what a step has given until its validation is there, too. Raises UserError where it has diverged."""
         timings: Mapping[str, float] = {"total": seconds, **getattr(stage, "timings", {})}
         groups: Sequence[Group] = getattr(stage, "groups", ())
-        self.placement.ranks.on_rank_zero(lambda: self._kept.keep(before + index + 1, groups))
-        if isinstance(validated := metrics.get("validation"), Mapping):
-            self._keep_best(stage, before + index + 1, cast(float, validated["reward"]))
+        self.placement.ranks.on_rank_zero(lambda: self._kept.keep(step, groups))
+        self.placement.ranks.on_rank_zero(lambda: self.log.check(step, metrics, timings))
+        self.unrecorded = {"metrics": metrics, "timings": timings}
+
+    def _record_step(self, stage: Stage, index: int, before: int, validation: Metrics | None, seconds: float) -> None:
+        assert self.unrecorded is not None
+        metrics, timings = self.unrecorded["metrics"], self.unrecorded["timings"]
+        if validation is not None:
+            metrics = {**metrics, "validation": validation}
+            timings = {**timings, "total": timings["total"] + seconds, "validation": seconds}
+            self._keep_best(stage, before + index + 1, cast(float, validation["reward"]))
         self.placement.ranks.on_rank_zero(lambda: self._record(before + index + 1, metrics, timings))
+        self.unrecorded = None
         if self.on_step is not None and self.placement.ranks.rank == 0:
-            self.on_step(
-                Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=seconds)
-            )
+            total = timings["total"]
+            self.on_step(Progress(stage=stage.name, step=index + 1, steps=stage.steps, metrics=metrics, seconds=total))
 
     def _record(self, step: int, metrics: Metrics, timings: Mapping[str, float]) -> None:
         self.log.append(step, metrics, timings=timings)
@@ -421,12 +424,14 @@ class _Run:
 
         Raises UserError where the steps before it are not as they were recorded.
         """
-        if step == self.reached["step"] and self.reached["metrics"] not in (None, self.log.digest(step)):
+        recorded = step - bool(self.unrecorded)
+        if step == self.reached["step"] and self.reached["metrics"] not in (None, self.log.digest(recorded)):
             raise UserError(
                 f"{self.log.path / METRICS} is not as the run has written it: of the steps up to {step}, some are "
                 "missing or have changed; restore the file, or start a new run with another --out"
             )
-        self.log.truncate_after(step)
+        if dropped := self.log.truncate_after(recorded):
+            log.warning("the last %d recorded steps are in no checkpoint, and are taken again", dropped)
         self._kept.truncate_after(step)
         self.log.open_writers()
 

@@ -21,7 +21,7 @@ from mem1.configuration import read_toml
 from mem1.durable import read_manifest
 from mem1.errors import UserError
 from mem1.evaluation.report.rows import read_evaluations
-from mem1.evaluation.report.run_folders import facts
+from mem1.evaluation.report.run_folders import examined_policy, facts
 from mem1.evaluation.report.tables import markdown
 from mem1.hub import hub_name
 from mem1.pages.table import Table
@@ -41,7 +41,7 @@ def model_card(name: str, *, run: Path | None, folder: Path) -> str:
     """The card as Markdown.
 
     run         the folder with its config.toml; None: it is not known how the policy was trained
-    folder      of its files, or of the model that it started from
+    folder      of its files, or of the model that it started from; results are given of the policy that was examined
     """
     base = None if run is None else _base(run)
     known = {
@@ -52,11 +52,11 @@ def model_card(name: str, *, run: Path | None, folder: Path) -> str:
         "tags": "[mem1, agent, memory]",
     }
     head = [f"{key}: {value}" for key, value in known.items() if value]
-    trained = [] if run is None else [*_trained(run, base)]
+    trained = [] if run is None else [*_trained(run, base, folder)]
     return "\n".join(["---", *head, "---", "", f"# {name}", "", *trained, *_used(name)])
 
 
-def _trained(run: Path, base: str | None) -> Iterator[str]:
+def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
     config = read_toml(run / "config.toml")
     known = {"started from": "a new model" if base is None else _hub_id(base) or PurePath(base).name, **facts(run)}
     if data := _data(config.get("tasks", {})):
@@ -65,7 +65,8 @@ def _trained(run: Path, base: str | None) -> Iterator[str]:
     yield ""
     yield markdown_table(Table(headings=("", ""), rows=[*known.items()], names=2))
     folder = run / "evaluation" if (run / "evaluation").is_dir() else run.parent / "evaluation"
-    if rows := [attempts.report_row() for attempts in read_evaluations(folder)]:
+    examined = policy.resolve() == examined_policy(run).resolve()
+    if examined and (rows := [attempts.report_row() for attempts in read_evaluations(folder)]):
         yield from ("## Results", "", markdown(rows))
     metrics = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
     curve = [row for row in metrics if "reward" in row]
@@ -84,7 +85,7 @@ def _used(name: str) -> Iterator[str]:
 
 
 def _number(value: Any) -> str:
-    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
+    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _data(tasks: Mapping[str, Any]) -> str:

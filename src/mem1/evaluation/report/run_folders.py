@@ -30,7 +30,7 @@ from mem1.evaluation.store import read_made_by
 from mem1.pages.page import write_page
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder, tokenizer_folder
 from mem1.records import Trajectory
-from mem1.run_folder import METRICS, RESOLVED, TRAJECTORIES, given_warnings, pin_model, read_metrics
+from mem1.run_folder import BEST, METRICS, TRAJECTORIES, given_warnings, pin_model, read_metrics, read_resolved
 
 PAGE = "report.html"
 
@@ -121,6 +121,17 @@ def training_folder(run: Path) -> Path | None:
     return next((folder for folder in (run / "train", run) if (folder / "config.toml").is_file()), None)
 
 
+def examined_policy(training: Path) -> Path:
+    """The policy of a training that its results are about.
+
+    That is the last. Where the training is part of a larger run, which examines before and after it, it is the one that
+    did best on development tasks, if there were any.
+    """
+    best = training / BEST
+    part = training.absolute().name == "train" and (training.absolute().parent / "evaluation").is_dir()
+    return best if part and best.is_dir() else training / "policy"
+
+
 def _all_but_seeds(training: Path) -> str:
     """What the runs of a family share: their configuration without seeds and memory, which every row names."""
     config: dict[str, Any] = dict(read_toml(training / "config.toml"))
@@ -181,7 +192,7 @@ def _folders(training: Path | None) -> Iterator[Path]:
 def facts(training: Path) -> dict[str, str]:
     """How the run was made, from its config.toml and resolved.json; what they do not give is left out."""
     config = read_toml(training / "config.toml")
-    return _given({**_facts(config, _resolved(training / RESOLVED)), "training": _training(config)})
+    return _given({**_facts(config, read_resolved(training)), "training": _training(config)})
 
 
 def evaluation_facts(folder: Path) -> dict[str, str]:
@@ -234,12 +245,3 @@ def _training(config: Mapping[str, Any]) -> str:
         )
         stages.append(f"rl, {phases} ({rl['tasks_per_step']} tasks, {rl['group_size']} attempts at each, a step)")
     return "; ".join(stages)
-
-
-def _resolved(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}); repair or delete it") from error

@@ -54,19 +54,24 @@ class MetricsLog:
 
         Raises UserError where a number is not finite (the run has diverged) or the disk is full.
         """
-        flat = _flat(metrics, timings or {})
-        for tag, value in flat.items():
-            if not math.isfinite(value):
-                raise UserError(
-                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and continue "
-                    "from the last checkpoint, which is intact, in a new run"
-                )
+        flat = self.check(step, metrics, timings or {})
         with explain_full_disk(f"the metrics of step {step} in {self.path}", "the last checkpoint is intact"):
             _append_line(self.path / METRICS, {"step": step, **metrics})
             if timings:
                 _append_line(self.path / TIMINGS, {"step": step, **timings})
         if self.writers is not None:
             self.writers.write(step, flat)
+
+    def check(self, step: int, metrics: Metrics, timings: Mapping[str, float]) -> dict[str, float]:
+        """The numbers of a step by tag. Raises UserError where one is not finite."""
+        flat = _flat(metrics, timings)
+        for tag, value in flat.items():
+            if not math.isfinite(value):
+                raise UserError(
+                    f"step {step}: {tag} is {value}, so the run has diverged; lower the learning rate and continue "
+                    "from the last checkpoint, which is intact, in a new run"
+                )
+        return flat
 
     def digest(self, step: int) -> str:
         """BLAKE2 (hexadecimal) of the rows of metrics up to a step."""
@@ -75,8 +80,9 @@ class MetricsLog:
         return hashlib.blake2b(b"\n".join(rows), digest_size=16).hexdigest()
 
     def truncate_after(self, step: int) -> int:
-        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns rows dropped."""
-        return sum(_keep_until(self.path / name, step) for name in (METRICS, TIMINGS, WARNINGS))
+        """On resume: drop the rows of steps beyond the checkpoint, and a cut last line; returns how many had a row."""
+        dropped, *_ = [_keep_until(self.path / name, step) for name in (METRICS, TIMINGS, WARNINGS)]
+        return dropped
 
     def open_writers(self) -> None:
         """Once, before the first step; on resume after `truncate_after`: they are given the steps that were kept."""

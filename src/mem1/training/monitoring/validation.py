@@ -93,9 +93,6 @@ def mean(numbers: Sequence[float]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-BEST = "best"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Validation:
     """Tasks of a validation, and its steps."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from mem1.durable import MANIFEST, explain_full_disk, partial_of, read_manifest, seal
 from mem1.errors import UserError
 from mem1.evaluation.report.card import license_of, model_card
-from mem1.evaluation.report.run_folders import training_folder
+from mem1.evaluation.report.run_folders import examined_policy, training_folder
 from mem1.hub import upload
-from mem1.policy.folders import POLICY, policy_folder
+from mem1.policy.folders import POLICY, check_whole, policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
 from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
 from mem1.version import __version__
@@ -39,15 +39,17 @@ class Source:
 
     @classmethod
     def of(cls, given: str) -> Source:
-        """What `given` names: a run (its policy, else its last checkpoint), a checkpoint, a policy by path or name.
+        """What `given` names: a run (its examined policy, else its last checkpoint), a checkpoint, a policy by path or
+        name.
 
         Raises UserError where there is no such thing.
         """
         path = Path(given)
         run = training_folder(path) if path.is_dir() else None
         if run is not None:
+            policy = examined_policy(run)
             done = (run / "policy" / "config.json").is_file()
-            found = run / "policy" if done else latest_checkpoint(run / "checkpoints")
+            found = policy if done else latest_checkpoint(run / "checkpoints")
             if found is None:
                 raise UserError(f"{path} has neither a policy nor a checkpoint yet; train it first")
             return cls(path=found, checkpoint=not done, run=run, name=path.resolve().name)
@@ -66,7 +68,7 @@ class Source:
     def write_folder(self, out: Path, *, name: str = "") -> None:
         """Write `out`, which must be empty; `name` of its card, empty: its own.
 
-        Raises UserError where it is not empty, or the checkpoint is damaged.
+        Raises UserError where it is not empty, or the policy or checkpoint is damaged.
         """
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out} exists and is not empty; give another folder")
@@ -74,6 +76,7 @@ class Source:
         if self.checkpoint:
             export_checkpoint(self.path, out)
         else:
+            check_whole(self.path)
             full = explain_full_disk(f"{out}", "nothing else is lost", "free some space, or give another folder")
             out.parent.mkdir(parents=True, exist_ok=True)
             partial = partial_of(out)
@@ -87,9 +90,10 @@ class Source:
         (out / "README.md").write_text(card, encoding="utf-8")  # after the manifest: everybody may change it
 
     def write_gguf(self, out: Path, *, kind: GgufType) -> None:
-        """Write the file `out`. Raises UserError as `mem1.policy.gguf_export.write_gguf` does."""
+        """Write the file `out`. Raises UserError as `mem1.policy.gguf_export.write_gguf`, and for a damaged policy."""
         facts = {"name": self.name, "license": license_of(self.run, self.path)}
         if not self.checkpoint or out.exists():
+            check_whole(self.path)
             write_gguf(self.path, out, kind=kind, **facts)
             return
         out.parent.mkdir(parents=True, exist_ok=True)
