@@ -67,6 +67,16 @@ def test_a_model_is_examined_shown_how_examined_trained_and_examined(terminal: T
     )
     assert code == 0, said
     assert [row["em"] for row in rows_of(out)] == [row["em"] for row in rows]
+    # nor where the folder was moved meanwhile
+    moved = out.rename(tmp_path / "moved")
+    code, _, said = terminal(
+        "real", *SHORT, "--model", model, "--out", moved, "--seed", "3", "--device", "cpu", "--resume"
+    )
+    assert code == 0, said
+    assert [row["em"] for row in rows_of(moved)] == [row["em"] for row in rows]
+    assert terminal("export", moved, tmp_path / "exported")[0] == 0
+    best, given = (folder / "model.safetensors" for folder in (moved / "train" / "best", tmp_path / "exported"))
+    assert best.read_bytes() == given.read_bytes()
 
 
 def test_with_documents_it_learns_clozes_of_them(terminal: Terminal, model: Path, tmp_path: Path):
@@ -101,4 +111,7 @@ def test_what_it_cannot_do_is_said_before_anything_is_written(terminal: Terminal
     assert "is no model folder" in terminal.error("real", "--model", "no/such/folder", "--out", tmp_path / "a")
     assert "--resume" in terminal.error("real", "--resume", "--out", tmp_path / "b")
     assert "unknown key" in terminal.error("real", "rl.grup=3", "--out", tmp_path / "c")
+    assert "an option of its own: --seed 5" in terminal.error("real", "seed=5", "--out", tmp_path / "d")
+    for change in ("model.path=other", 'model={path="other"}'):
+        assert "an option of its own: --model other" in terminal.error("real", change, "--out", tmp_path / "d")
     assert not list(tmp_path.iterdir())

@@ -95,26 +95,35 @@ class Plan:
 
     @property
     def policy(self) -> Path:
-        """The policy of that run which did best on development tasks; without any, the last."""
-        best = self.train / "best"
-        return best if best.is_dir() else self.train / "policy"
+        """The policy of that run which is examined: did best on development tasks; without any, the last."""
+        from mem1.evaluation.report.run_folders import examined_policy
+
+        return examined_policy(self.train)
 
     @property
     def evaluation(self) -> Path:
         return self.folder / "evaluation"
 
     def recipe(self, name: str, model: str, *changes: str) -> Recipe:
-        """One of the three recipes, for a model. Raises UserError as `load_recipe` does."""
+        """One of the three recipes, for a model.
+
+        Raises UserError as `load_recipe` does, and for a change of what has an option of its own.
+        """
         from mem1.api import load_recipe
+        from mem1.errors import UserError
 
         quick = QUICK[name] if self.quick else ()
         own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
         clozes = () if self.corpus is None else CLOZES[name]
-        found = load_recipe(name, f"seed={self.seed}", *quick, *clozes, *changes, *own)
-        asked: dict[str, Any] = {"model": {**found.model.model_dump(), "path": model}}
+        given = (f"seed={self.seed}", f"model.path={json.dumps(model)}")
+        found = load_recipe(name, *given, *quick, *clozes, *changes, *own)
+        if found.seed != self.seed:
+            raise UserError(f"seed={found.seed} has an option of its own: --seed {found.seed}")
+        if found.model.path != model:
+            raise UserError(f"model.path={found.model.path} has an option of its own: --model {found.model.path}")
         if self.corpus is not None:
-            asked["tasks"] = self._clozes(found)
-        return with_device(type(found).model_validate({**found.model_dump(), **asked}), self.device)
+            found = type(found).model_validate({**found.model_dump(), "tasks": self._clozes(found)})
+        return with_device(found, self.device)
 
     def _clozes(self, found: Recipe) -> dict[str, Any]:
         """The tasks of a recipe as clozes of the documents, with what both kinds of tasks have."""
