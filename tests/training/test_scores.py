@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.algorithms.losses import Importance, Kl
-from mem1.algorithms.ppo import Ppo
 from mem1.packing import Pack
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Trajectory, Turn
@@ -77,16 +76,6 @@ def test_packed_false_applies_to_policy_and_reference():
     turn = Turn(context_ids=(1, 2), completion_ids=(3, 4), logprobs=(-1.0, -1.0))
     ((before,),) = networks.old_policy_stats([[Trajectory(turns=(turn,))]])
     assert before.reference_K is not None and torch.equal(before.reference_K, before.old_K)
-
-
-def test_the_kl_of_a_policy_with_a_critic_is_measured_by_the_trainer():
-    """Whose log-probs the critic's pass gives; the sampler may round."""
-    options: dict[str, Any] = {"algorithm": Ppo(), "kl": Kl()}
-    networks = ActorCritic.make(Rl(curriculum=(Phase(steps=1),), **options), tiny_model("llama"))
-    turn = Turn(context_ids=(1, 2), completion_ids=(3, 4), logprobs=(-1.0, -1.0))
-    ((before,),) = networks.old_policy_stats([[Trajectory(turns=(turn,))]])
-    assert before.old_K.tolist() == [-1.0, -1.0]
-    assert before.reference_K is not None and torch.equal(before.measured_K, before.reference_K)
 
 
 @pytest.mark.parametrize("packed", [True, False])

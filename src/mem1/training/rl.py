@@ -199,7 +199,7 @@ def sample_metrics(samples: Sequence[TrainingSample]) -> dict[str, float | None]
     metrics: dict[str, float | None] = {}
     tokens = sum(len(sample.advantages_K) for sample in samples) or None
     if any(sample.old.reference_K is not None for sample in samples):
-        old_M, reference_M = (_concat([getattr(x.old, of) for x in samples]) for of in ("measured_K", "reference_K"))
+        old_M, reference_M = (_concat([getattr(x.old, name) for x in samples]) for name in ("old_K", "reference_K"))
         metrics["kl"] = tokens and float(kl_estimate(old_M, reference_M, "k3").mean())
     if any(sample.weights_K is not None for sample in samples):
         metrics["capped_share"] = tokens and sum(sample.capped for sample in samples) / tokens

@@ -228,11 +228,9 @@ class ActorCritic:
     @property
     def _computed_names(self) -> list[str]:
         """The fields of `OldPolicyStats` that take a forward pass."""
-        critic, reference = self.critic is not None, self.reference is not None
         recomputes = self.config.recomputes_old_logprobs
-        trainer = critic and reference and not recomputes
-        wanted = {"old_K": recomputes, "values_K": critic, "trainer_K": trainer, "reference_K": reference}
-        return [name for name, is_wanted in wanted.items() if is_wanted]
+        networks = {"values_K": self.critic, "reference_K": self.reference}
+        return ["old_K"] * recomputes + [name for name, network in networks.items() if network is not None]
 
     def _computed(self, pack: Pack) -> dict[str, Tensor]:
         """Those fields for all sampled tokens of a pack."""
@@ -242,7 +240,7 @@ class ActorCritic:
         found: dict[str, Tensor] = {}
         if "old_K" in names or "values_K" in names:
             scores = self.scores(pack)
-            found["old_K"] = found["trainer_K"] = scores.logprobs_M
+            found["old_K"] = scores.logprobs_M
             if "values_K" in names:
                 found["values_K"] = self.values(pack, scores.states_MD)
         if "reference_K" in names:

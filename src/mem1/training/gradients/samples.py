@@ -33,17 +33,10 @@ class OldPolicyStats:
     """Log-probs that the sampler recorded."""
     old_K: Tensor
     """Log-probs of the old policy: the trainer's, where they were recomputed, else the sampler's."""
-    trainer_K: Tensor | None = None
-    """Log-probs by the trainer where a critic's pass gives them for a KL penalty; None: they are not at hand."""
     reference_K: Tensor | None = None
     """Log-probs of the reference policy; None: no KL penalty."""
     values_K: Tensor | None = None
     """The critic's values; None: no critic."""
-
-    @property
-    def measured_K(self) -> Tensor:
-        """The log-probs whose KL from the reference is measured."""
-        return self.old_K if self.trainer_K is None else self.trainer_K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +106,7 @@ def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor |
     if config.kl is None or config.kl.where != "reward":
         return None
     assert old.reference_K is not None
-    estimate_K = kl_estimate(old.measured_K, old.reference_K, "k1")
+    estimate_K = kl_estimate(old.old_K, old.reference_K, "k1")
     return coefficient * (estimate_K if config.kl.negative else estimate_K.clamp(min=0))
 
 
