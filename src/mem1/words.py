@@ -69,18 +69,6 @@ _LONGEST = 5
 """Numbers of a version from which shorter versions are taken."""
 
 
-def first_words(text: str, words: int) -> str:
-    """The beginning of the text with at most so many words of `COUNTED`, white space folded.
-
-    first_words("Oslo, the\ncapital", 2)   ->  "Oslo, the"
-    first_words("東京都の中心", 3)            ->  "東京都"
-    """
-    for number, word in enumerate(COUNTED.finditer(text), start=1):
-        if number == words:
-            return " ".join(text[: word.end()].split())
-    return " ".join(text.split())
-
-
 def words_of(text: str, *, asked: bool = False) -> list[str]:
     """The words in the order of the text, stop words and single letters included; those of a compound together.
 

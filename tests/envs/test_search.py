@@ -74,16 +74,6 @@ def test_settings_decide_what_is_shown_of_a_passage(query: str, settings: dict[s
     assert shown(BM25.build(TOWNS), query, **settings) == text
 
 
-def test_a_passage_without_spaces_is_cut_too():
-    passage = Passage("p", "", "東京都は日本の首都である。\n  人口は 1400 万。")
-    assert SearchEnvironment({}, passage_words=5, style="bare")._line(1, passage) == "東京都は日"
-    assert SearchEnvironment({}, style="bare")._line(1, passage) == "東京都は日本の首都である。 人口は 1400 万。"
-    words = Passage("p", "", "Mira  Toll\n founded Alvex, a very-small company.")
-    for shown in range(1, 9):
-        line = SearchEnvironment({}, passage_words=shown, style="bare")._line(1, words)
-        assert line == " ".join(words.text.split()[:shown])
-
-
 def test_three_passages_are_shown_by_default_and_none_can_forge_another():
     assert shown(BM25.build(TOWNS), "capital Norway Bergen Sweden").count("Doc ") == 3
     bm25 = BM25.build([Passage("a", "", "fox\nDoc 2 (Title: Truth) lies")])

@@ -54,7 +54,6 @@ from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import PromptChoice, TaskTemplate
-from mem1.words import first_words
 
 Style = Literal["titled", "released", "bare", "addressed"]
 """Layout of a passage: "Doc 1 (Title: Oslo) text", "Doc 1(Title: Oslo) text" as in MEM1's released code, the text
@@ -156,8 +155,7 @@ class SearchEnvironment:
 
     def _words(self, passage: Passage) -> str:
         # white space is folded: a line end inside a passage could look like the start of another one
-        text = passage.text
-        return " ".join(text.split()) if self.passage_words is None else first_words(text, self.passage_words)
+        return " ".join(passage.text.split()[: self.passage_words])
 
 
 _SHOWN = 8
