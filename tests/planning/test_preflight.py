@@ -177,7 +177,7 @@ def test_an_evaluation_that_cannot_be_made_is_told_before_a_training(tmp_path: P
     hasty(monkeypatch)
     write_lines(tmp_path / "train.jsonl", two(1, 2))
     write_lines(tmp_path / "test.jsonl", two(3, 4))
-    found = multihop(tmp_path, "http://127.0.0.1:9", evaluated=4)["tasks"]
+    found = multihop(tmp_path, "http://127.0.0.1:9", evaluated=4)["evaluation"]
     why = "no evaluation of 4 objectives can be made: 4 objectives need 4 different questions, but there are 2"
     assert not found.ok and found.detail.startswith(why) and "--no-evaluate" in found.detail
     few = ["--out", str(tmp_path / "run"), "tasks.questions_per_world=20", "evaluation.objectives=[64]"]

@@ -281,8 +281,9 @@ def test_steps_that_no_checkpoint_has_are_counted(
     (newest / "manifest.json").unlink()
     older = latest_checkpoint(tmp_path / "run" / "checkpoints")
     assert older is not None and run(config, tmp_path / "run").complete
-    lost = STEPS - int(older.name.rpartition("-")[2])
-    assert f"the last {lost} recorded steps are in no checkpoint" in caplog.text
+    kept = int(older.name.rpartition("-")[2])
+    text = f"recorded steps after step {kept} are in no checkpoint, and are taken again: {STEPS - kept}"
+    assert text in caplog.text
 
 
 def test_a_run_from_a_policy_that_was_moved_goes_on_and_from_another_it_does_not(

@@ -72,13 +72,15 @@ class Check:
     """What was found, or what is missing and what to do."""
 
 
-def checks(config: Recipe, *, disk: int, out: Path) -> list[Check]:
-    """All of them; `disk` are the bytes that the run's folder `out` will hold."""
+def checks(config: Recipe, *, disk: int, out: Path, evaluate: bool = True) -> list[Check]:
+    """All of them; `disk` are the bytes that the run's folder `out` will hold. `evaluate`: the policy is evaluated."""
     rollout, sft, agent = config.rollout, config.sft, config.agent
+    tasks = _checked("tasks", "[tasks]", lambda: _tasks(config))
     return [
         _checked("model", "model.path", lambda: _model(config)),
         _checked("tokenizer", "model.path", lambda: _tokenizer(config)),
-        _checked("tasks", "[tasks]", lambda: _tasks(config)),
+        tasks,
+        *([_checked("evaluation", "[evaluation]", lambda: check_evaluation(config))] if evaluate and tasks.ok else []),
         *(
             [_checked("trajectories", "sft.trajectories", lambda: _trajectories(config, sft))]
             if sft and sft.trajectories
@@ -154,7 +156,6 @@ def _tasks(config: Recipe) -> str:
         tasks.development()  # raises where there are none
     if (found := tasks.check_tasks()) is not None:
         return found
-    check_evaluation(config)
     trains = config.sft is not None or config.rl is not None
     source = tasks.sample().source("train" if trains else "evaluation", tags)
     sizes = sorted(set(_sizes(config)))
@@ -169,11 +170,11 @@ def _tasks(config: Recipe) -> str:
     return f"drawn with {', '.join(map(str, sizes))} objectives"
 
 
-def check_evaluation(config: Recipe) -> None:
+def check_evaluation(config: Recipe) -> str:
     """Draw the tasks that [evaluation] measures after a training. Raises UserError where there are too few."""
     speaks = resolve(config)
-    if speaks.tasks.check_tasks() is not None:
-        return
+    if (found := speaks.tasks.check_tasks()) is not None:
+        return found
     source = speaks.tasks.sample().source("evaluation", speaks.tags)
     asked = config.evaluation
     for objectives in asked.objectives:
@@ -184,6 +185,7 @@ def check_evaluation(config: Recipe) -> None:
                 f"no evaluation of {objectives} objectives can be made: {error}; change evaluation.objectives or "
                 "evaluation.tasks, or train with --no-evaluate"
             ) from error
+    return f"drawn with {', '.join(map(str, asked.objectives))} objectives"
 
 
 def _results(config: Recipe) -> str:
@@ -406,11 +408,13 @@ class DryRun:
         }
 
 
-def dry_run(config: Recipe, *, out: Path) -> DryRun:
+def dry_run(config: Recipe, *, out: Path, evaluate: bool = True) -> DryRun:
     """Plan a recipe, look whether what it names is there, and rehearse a step; `out` is where a run would write.
+
+    `evaluate`: it would evaluate the policy, too.
 
     Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.
     """
     plan = make_plan(config)
-    found = checks(config, disk=plan.disk, out=out)
+    found = checks(config, disk=plan.disk, out=out, evaluate=evaluate)
     return DryRun(plan=plan, checks=tuple(found), rehearsed=rehearse(config))

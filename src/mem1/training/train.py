@@ -431,7 +431,7 @@ class _Run:
                 "missing or have changed; restore the file, or start a new run with another --out"
             )
         if dropped := self.log.truncate_after(recorded):
-            log.warning("the last %d recorded steps are in no checkpoint, and are taken again", dropped)
+            log.warning("recorded steps after step %d are in no checkpoint, and are taken again: %d", recorded, dropped)
         self._kept.truncate_after(step)
         self.log.open_writers()
 
