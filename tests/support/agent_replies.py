@@ -16,6 +16,9 @@ from typing import Any
 
 from server_replies import Reply
 
+RESPONSES_ENDS = {"length": "max_output_tokens"}
+ANTHROPIC_ENDS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+"""Why a text ended, in the words of the other APIs."""
 Call = tuple[str, str, Mapping[str, Any]]
 """(id, name, arguments)"""
 
@@ -89,7 +92,8 @@ def output_of(said: Said) -> list[dict[str, Any]]:
     if said.text:
         content = [{"type": "output_text", "text": said.text, "annotations": []}]
         id = f"msg_{said.name}"
-        output.append({"type": "message", "id": id, "role": "assistant", "status": "completed", "content": content})
+        status = "completed" if said.ended == "stop" else "incomplete"
+        output.append({"type": "message", "id": id, "role": "assistant", "status": status, "content": content})
     return output
 
 
@@ -108,7 +112,8 @@ def responses(said: Said, usage: int, *, stream: bool) -> Reply:
         "object": "response",
         "created_at": 1,
         "model": "model",
-        "status": "completed",
+        "status": "completed" if said.ended == "stop" else "incomplete",
+        "incomplete_details": None if said.ended == "stop" else {"reason": RESPONSES_ENDS.get(said.ended, said.ended)},
         "output": output,
         "parallel_tool_calls": True,
         "tool_choice": "auto",
@@ -129,7 +134,7 @@ def responses(said: Said, usage: int, *, stream: bool) -> Reply:
                 for word in _words(said.text)
             ]
         events.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    events.append({"type": "response.completed", "response": response})
+    events.append({"type": f"response.{response['status']}", "response": response})
     return _named({**event, "sequence_number": number} for number, event in enumerate(events))
 
 
@@ -146,7 +151,7 @@ def blocks_of(said: Said) -> list[dict[str, Any]]:
 def anthropic(said: Said, usage: int, *, stream: bool) -> Reply:
     """A reply of Anthropic's Messages API."""
     blocks = blocks_of(said)
-    reason = "tool_use" if said.calls else "end_turn"
+    reason = "tool_use" if said.calls else ANTHROPIC_ENDS.get(said.ended, said.ended)
     message = {
         "id": f"msg_{said.name}",
         "type": "message",

@@ -33,7 +33,7 @@ PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/
 FILLER = "Nothing else is known about this place. " * 30
 FACT = re.compile(r"fact-[a-z]+-\d+")
 HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
-FINAL = {"submit", "final_result", "Answer"}
+FINAL = {"submit", "final_result", "final_result_Answer", "Answer"}
 """Tools of frameworks that take the final answer."""
 REMINDER = "<system-reminder>"
 """What Claude Code adds behind results."""
@@ -94,7 +94,9 @@ class AgentServer:
         tools = {tool.get("name") or tool["function"]["name"] for tool in body.get("tools") or ()}
         choice = body.get("tool_choice")
         forced = (choice["type"] if isinstance(choice, dict) and form == "anthropic" else choice) not in UNFORCED
-        said = self.says(messages, tools, forced)
+        said = self.says(messages, tools)
+        if forced and not said.calls:
+            said = Said(calls=[("call_0_0_0", self.tool, {self.argument: "x"})])
         if form == "chat" or not self.thinks:
             said = replace(said, thought="")
         self.said += [{"role": "assistant", "content": agent_replies.blocks_of(said)}, {"role": "user", "content": "."}]
@@ -117,13 +119,13 @@ class AgentServer:
             self.refused.append(str(reply.body))
         return reply
 
-    def says(self, messages: Sequence[Any], tools: set[str], forced: bool) -> Said:
+    def says(self, messages: Sequence[Any], tools: set[str]) -> Said:
         """The next turn."""
         shown = json.dumps(messages)
         known = ", ".join(sorted(set(FACT.findall(shown))))
         if ASK in json.dumps(messages[-1]):
             self.asked += 1
-            if self.writes and not forced:
+            if self.writes:
                 return Said(f"Known: {known}.", thought=f"state-{self.asked}", ended=self.states_end)
             return Said(calls=[("call_0_0_0", self.tool, {self.argument: "x"})])
         match = re.search(r"facts of ([a-z]+)", shown)

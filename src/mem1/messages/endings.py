@@ -10,9 +10,9 @@ from mem1.messages.bounds import Bounds
 from mem1.messages.thoughts import without_thoughts
 from mem1.messages.transcript import Message, texts
 
-CUT = ("length", "max_tokens", "max_output_tokens", "model_length")
-"""Why a reply ended that reached its limit of tokens, in the words of APIs and frameworks, in small letters."""
-FILTERED = ("content_filter", "sensitive", "refusal", "safety")
+CUT = ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "incomplete")
+"""Why a reply ended that reached a limit of tokens, in the words of APIs and frameworks, in small letters."""
+FILTERED = ("content_filter", "content_filtered", "guardrail_intervened", "sensitive", "refusal", "safety")
 """Why a reply ended that a provider's filter stopped."""
 
 

@@ -97,6 +97,17 @@ def test_samples_that_share_a_strategy_do_not_mix(tmp_path: Path):
         assert all(f"end-of-{name}" in message.text for message in recalled)
 
 
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+def test_a_state_that_came_to_no_end_is_none(why: str, tmp_path: Path):
+    events: list[Event] = []
+    memory = MemoryCompaction(threshold=4_000, bounds=Bounds(handles=False), on_event=events.append)
+    with agent_server(6, states_end=why) as server:
+        model = get_model("openai-api/local/model", base_url=server.url, api_key="none", memoize=False)
+        task = Task(dataset=[Sample("Find the facts of oslo.")], solver=react(tools=[look()], compaction=memory))
+        eval(task, model=model, log_dir=str(tmp_path), display="none", retry_on_error=0)
+    assert server.refused == [] and server.asked >= 1 and {event.kind for event in events} == {"no_state"}
+
+
 class Writer:
     """Notes which fact a result has."""
 

@@ -34,6 +34,14 @@ def agent(server: AgentServer, middleware: list[Any], **more: Any) -> Any:
     return create_agent(model, [look], middleware=middleware, **{"system_prompt": "You look places up.", **more})
 
 
+def model_of(server: AgentServer, api: str) -> Any:
+    if api != "anthropic":
+        given: Any = {"use_responses_api": True} if api == "responses" else {}
+        return ChatOpenAI(model="model", base_url=server.url, api_key="none", **given)
+    anthropic = pytest.importorskip("langchain_anthropic")
+    return anthropic.ChatAnthropic(model="claude", base_url=server.url.removesuffix("/v1"), api_key="none")
+
+
 def task(name: str = "oslo") -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": f"Find the facts of {name}."}]}
 
@@ -146,14 +154,22 @@ def test_a_model_that_writes_no_state_goes_on_with_the_whole_conversation():
     assert {event.kind for event in events} == {"no_state"} and events[0].why == "a call of look"
 
 
-@pytest.mark.parametrize("why", ["length", "content_filter"])
-def test_a_state_that_came_to_no_end_is_none(why: str):
+@pytest.mark.parametrize(
+    ("api", "why"),
+    [
+        *((api, why) for api in ("chat", "responses", "anthropic") for why in ("length", "content_filter")),
+        ("anthropic", "model_context_window_exceeded"),
+    ],
+)
+def test_a_state_that_came_to_no_end_is_none(api: str, why: str):
     events: list[Event] = []
     with agent_server(6, states_end=why) as server:
-        made = agent(server, [MemoryMiddleware("fold(1)", on_event=events.append)])
+        memory = MemoryMiddleware("fold(1)", on_event=events.append)
+        made = create_agent(model_of(server, api), [look], middleware=[memory], system_prompt="You look places up.")
         messages = made.invoke(task(), LIMIT)["messages"]
     assert server.refused == [] and server.asked >= 2 and messages[-1].text == facts("oslo", 6)
-    assert max(server.lengths) == 2 + 3 * 6 and {event.kind for event in events} == {"no_state"}
+    whole = {"chat": 2 + 3 * 6, "responses": 2 + 4 * 6, "anthropic": 1 + 2 * 6}
+    assert max(server.lengths) == whole[api] and {event.kind for event in events} == {"no_state"}
 
 
 def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their_fields():

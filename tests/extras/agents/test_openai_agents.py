@@ -159,6 +159,27 @@ def test_an_output_type_and_a_demand_for_calls_do_not_keep_the_model_from_writin
         assert [tool["name"] for tool in request["tools"]] == ["look", "transfer_to_other"]
 
 
+class CutOff(OpenAIResponsesModel):
+    """Of whose texts the end is missing, as earlier versions of the SDK give them on."""
+
+    async def get_response(self, *given: Any, **named: Any) -> Any:
+        response = await super().get_response(*given, **named)
+        for item in response.output:
+            if item.type == "message":
+                item.status = "incomplete"
+        return response
+
+
+@pytest.mark.parametrize(("kind", "ended"), [(OpenAIResponsesModel, "length"), (CutOff, "stop")])
+def test_a_state_that_came_to_no_end_is_none(kind: Any, ended: str):
+    events: list[Event] = []
+    with agent_server(6, states_end=ended) as server:
+        memory = AgentMemory("fold(1)", on_event=events.append)
+        result = Runner.run_sync(agent(server, kind=kind), ASK.format("oslo"), run_config=memory.run_config())
+    assert server.refused == [] and server.asked >= 2 and result.final_output == facts("oslo", 6)
+    assert {event.kind for event in events} == {"no_state"}
+
+
 def test_an_agent_without_the_tool_for_handles_is_named():
     with agent_server(1) as server, pytest.raises(UserError, match=r"'Looker' lacks .* add memory\.recall"):
         Runner.run_sync(agent(server), "Find it.", run_config=AgentMemory(bounds=Bounds(result=100)).run_config())

@@ -37,8 +37,12 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.tools import ToolDefinition
 
 from mem1.extras.agents import pydantic_ai as adapter
 from mem1.extras.agents.pydantic_ai import MemoryCapability
@@ -52,6 +56,10 @@ LIMITS = UsageLimits(request_limit=100)
 
 class Answer(BaseModel):
     answer: str
+
+
+class Place(BaseModel):
+    place: str
 
 
 def agent(server: AgentServer, capabilities: list[Any], tools: Any = (look,), **more: Any) -> Agent[Any, Any]:
@@ -147,16 +155,41 @@ def test_calls_that_wait_for_a_person():
     assert server.refused == [] and server.asked == 3 and result.output == facts("oslo", 4)
 
 
-@pytest.mark.parametrize("wanted", [Answer, ToolOutput(Answer), PromptedOutput(Answer), NativeOutput(Answer)])
+@pytest.mark.parametrize(
+    "wanted", [Answer, [Answer, Place], ToolOutput(Answer), PromptedOutput(Answer), NativeOutput(Answer)]
+)
 def test_an_output_type_does_not_keep_the_model_from_writing_states(wanted: Any):
     answer = Answer(answer=facts("oslo", 5))
-    with agent_server(5, **({} if wanted is Answer else {"answer": answer.model_dump_json()})) as server:
+    events: list[Event] = []
+    in_text = isinstance(wanted, PromptedOutput | NativeOutput)
+    with agent_server(5, answer=answer.model_dump_json() if in_text else None) as server:
         prompted = {"instructions": None} if isinstance(wanted, PromptedOutput) else {}  # or two system messages
-        made = agent(server, [MemoryCapability("fold(1)")], output_type=wanted, **prompted)
-        if isinstance(wanted, ToolOutput):
-            server.answer = None
+        made = agent(server, [MemoryCapability("fold(1)", on_event=events.append)], output_type=wanted, **prompted)
         result = made.run_sync(ASK.format("oslo"))
     assert server.refused == [] and server.asked == 4 and result.output == answer
+    assert [event.kind for event in events].count("state") == 4 and max(server.lengths) < 1 + 3 * 5
+
+
+@pytest.mark.parametrize("chosen", ["tool", "native", "prompted"])
+def test_an_output_type_whose_mode_the_model_chooses_leaves_the_state_a_text(chosen: str):
+    """Models in front of several others leave the mode open; they are none of the three."""
+
+    class Choosing(WrapperModel):
+        def prepare_request(self, model_settings: Any, model_request_parameters: Any) -> Any:
+            if model_request_parameters.output_mode == "auto":
+                model_request_parameters = model_request_parameters.with_default_output_mode(chosen)
+            return super().prepare_request(model_settings, model_request_parameters)
+
+    made = agent(AgentServer(1), [], output_type=Answer)
+    tool = ToolDefinition(name="final_result")
+    parameters = ModelRequestParameters(output_mode="auto", output_tools=[tool], allow_text_output=False)
+    for model, mode in ((Choosing(made.model), chosen), (FallbackModel(made.model, made.model), "tool")):
+        context = ModelRequestContext(
+            model=model, messages=[], model_settings=None, model_request_parameters=parameters
+        )
+        _, asked = adapter._for_state(context)
+        assert asked.allow_text_output and asked.output_object is None
+        assert asked.output_mode == ("tool" if mode == "tool" else "text")
 
 
 @pytest.mark.filterwarnings("ignore:.*RetryPromptPart")

@@ -12,12 +12,13 @@ import pytest
 
 pytest.importorskip("smolagents", reason="needs mem1-agents[smolagents]")
 from PIL import Image
+from smolagents import CodeAgent
 from smolagents.models import ChatMessage, MessageRole, Model, TokenUsage
 
 from mem1.errors import UserError
 from mem1.extras.agents.conversation import Conversation
 from mem1.extras.agents.smolagents import KIND, MemoryModel, pieces_of
-from mem1.messages import Bounds, fold
+from mem1.messages import Bounds, Event, fold
 from mem1.messages.transcript import ASK
 
 
@@ -42,8 +43,9 @@ START = [message(MessageRole.SYSTEM, "You act."), message(MessageRole.USER, "Fin
 class Scripted(Model):
     """Repeats how many states it was asked for; it cannot stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, raw: Any = None) -> None:
         super().__init__(model_id="scripted")
+        self.raw = raw
         self.sent: list[list[ChatMessage]] = []
         self.asked = 0
 
@@ -51,7 +53,7 @@ class Scripted(Model):
         self.sent.append(messages)
         self.asked += ASK in str(messages[-1].content)
         usage = TokenUsage(input_tokens=1_000, output_tokens=10)
-        return ChatMessage(role=MessageRole.ASSISTANT, content=f"State {self.asked}", token_usage=usage)
+        return ChatMessage(role=MessageRole.ASSISTANT, content=f"State {self.asked}", token_usage=usage, raw=self.raw)
 
 
 def test_a_step_is_an_exchange_and_what_stays_are_the_same_messages():
@@ -83,6 +85,21 @@ def test_a_state_stands_in_the_one_text_of_the_task():
     (text,) = model.sent[-1][1].content  # type: ignore[misc]
     assert text["text"].startswith("Find it.") and "State 1" in text["text"]
     assert "Thought 1" not in str(model.sent[-1]) and "Thought 2" in str(model.sent[-1])
+
+
+@pytest.mark.parametrize("ended", ["length", "content_filter"])
+@pytest.mark.parametrize("kept", [dict, lambda **given: SimpleNamespace(**given)])
+def test_a_state_that_came_to_no_end_is_none(kept: Any, ended: str):
+    events: list[Event] = []
+    model = Scripted(raw=kept(choices=[kept(finish_reason=ended)]))
+    MemoryModel(model, "fold(1)", on_event=events.append).generate([*START, *step(1), *step(2)])
+    assert model.asked >= 1 and {event.kind for event in events} == {"no_state"}
+    assert "State" not in str(model.sent[-1]) and "Thought 1" in str(model.sent[-1])
+
+
+def test_an_agent_with_a_memory_is_not_saved_as_one_that_nobody_can_read():
+    with pytest.raises(UserError, match="save it with its own model"):
+        CodeAgent(tools=[], model=MemoryModel(Scripted(), "fold(1)")).to_dict()
 
 
 def test_equal_images_are_one_conversation_though_they_are_other_objects():

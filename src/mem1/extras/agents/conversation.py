@@ -23,6 +23,8 @@ from mem1.messages.transcript import PLACE, Message
 M = TypeVar("M")
 TEXT_ALLOWED = (None, "auto", "none")
 """Choices of tools that let a model answer with text, as it must to write a state."""
+_ENDINGS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
+"""Keys of providers for why a reply ended; the Responses API has a status with details."""
 
 
 def memory_of(policy: str | MemoryPolicy, settings: Mapping[str, Any], form: str = "chat") -> Memory:
@@ -32,6 +34,12 @@ def memory_of(policy: str | MemoryPolicy, settings: Mapping[str, Any], form: str
             "a memory of an agent has no `write`: the agent's own model writes its states, or a `writer` beside it"
         )
     return Memory(policy, form=form, **settings)
+
+
+def ending_in(answer: Mapping[str, Any]) -> Any:
+    """Why a reply ended, in the word of the provider's answer or of what a framework keeps of it; None: not said."""
+    details = answer.get("incomplete_details") or {}
+    return next(filter(None, [details.get("reason"), *map(answer.get, _ENDINGS)]), None)
 
 
 def finished(message: Message, ended: Any, memory: Memory) -> Message:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import RECALL_TOOL
 from mem1.messages.assembly import handle_of
@@ -77,7 +77,7 @@ class MemoryCompaction(CompactionStrategy):
 
         async def write(request: list[Message]) -> Message:
             output = await model.generate(conversation.written(request), tools)
-            return _read(output.message)
+            return finished(_read(output.message), output.stop_reason, self.folding)
 
         shown = await self.folding.aprompt(conversation.read, write=write)
         if self._has_writer:  # it was given what is new just now, and Inspect ends a sample that is not folded at once

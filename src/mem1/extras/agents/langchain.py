@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, ending_in, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
 from mem1.messages.transcript import Message
@@ -119,8 +119,7 @@ def _state(response: Any, memory: Memory) -> Message:
     said = _said(response)
     if said is None:
         return {}
-    ended = (said.response_metadata.get(key) for key in ("finish_reason", "stop_reason", "done_reason"))
-    return finished(_chat(said), next(filter(None, ended), None), memory)
+    return finished(_chat(said), ending_in(said.response_metadata), memory)
 
 
 def _chat(message: BaseMessage) -> Message:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import RECALL_TOOL, Memory
 from mem1.messages.transcript import Message
@@ -77,7 +77,10 @@ class AgentMemory:
         _SHOWN.set(conversation)
 
         async def write(messages: list[Message]) -> list[Message]:
-            return await _written(agent, data, run_config, conversation.written(messages))
+            items = await _written(agent, data, run_config, conversation.written(messages))
+            for item in items:
+                finished(item, item.get("status"), self.memory)
+            return items
 
         shown = await self.memory.aprompt(conversation.read, write=write, owner=sent.instructions or "")
         return ModelInputData(input=conversation.written(shown), instructions=sent.instructions)

@@ -98,8 +98,13 @@ def _for_state(request_context: ModelRequestContext) -> tuple[Any, Any]:
     settings, parameters = request_context.model_settings, request_context.model_request_parameters
     if settings is not None and settings.get("tool_choice") not in TEXT_ALLOWED:
         settings = {name: value for name, value in settings.items() if name != "tool_choice"}
-    if parameters.output_mode in ("native", "prompted"):
+    mode = parameters.output_mode
+    if mode == "auto":  # left to the model, which would forbid text where it chooses tools
+        mode = request_context.model.prepare_request(settings, parameters)[1].output_mode
+    if mode in ("native", "prompted"):
         parameters = replace(parameters, output_mode="text", output_object=None)
+    elif parameters.output_mode == "auto":
+        parameters = replace(parameters, output_mode="tool")
     return settings, replace(parameters, allow_text_output=True)
 
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, ending_in, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages.transcript import Message
 
@@ -61,6 +61,13 @@ class MemoryModel(Model):
         found = getattr(self.model, name)
         return self._stream if name == "generate_stream" else found
 
+    def to_dict(self) -> dict[str, Any]:
+        """Raises UserError: smolagents makes only models of its own from what it saved."""
+        raise UserError(
+            "an agent with a memory cannot be saved: save it with its own model, and put that into MemoryModel after "
+            "loading (agent.model = MemoryModel(agent.model))"
+        )
+
     def generate(self, messages: list[Any], *args: Any, **kwargs: Any) -> ChatMessage:
         """Send the model the folded messages."""
         sent, shown = self._folded(messages, kwargs)
@@ -85,7 +92,8 @@ class MemoryModel(Model):
         with_tools = {"tools_to_call_from": tools, "tool_choice": "auto"} if tools else {}
 
         def write(request: list[Message]) -> Message:
-            return _reply(self.model.generate(_messages(conversation.written(request)), **with_tools))
+            said = self.model.generate(_messages(conversation.written(request)), **with_tools)
+            return finished(_reply(said), _ended(said.raw), self.memory)
 
         shown = self.memory.prompt(conversation.read, write=write)
         return _messages(conversation.written(shown)), shown
@@ -193,6 +201,13 @@ def _reply(said: ChatMessage) -> Message:
         for call in said.tool_calls or ()
     ]
     return {"role": "assistant", "content": _blocks(said), "tool_calls": calls}
+
+
+def _ended(raw: Any) -> Any:
+    """Why a reply ended, as the provider's answer says it; models on this machine give none."""
+    choices = raw.get("choices") if isinstance(raw, dict) else getattr(raw, "choices", None)
+    answer = choices[0] if choices else raw
+    return ending_in(answer if isinstance(answer, dict) else getattr(answer, "__dict__", {}))
 
 
 KIND = Kind(read=_read, copied=_copied, made=_made)
