@@ -187,3 +187,13 @@ def test_other_mistakes_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(UserError, match=r"pip install \"mem1-agents\[gymnasium\]\""):
         source()
+
+
+def test_an_environment_whose_close_fails_keeps_its_score_and_its_attempts(caplog: pytest.LogCaptureFixture):
+    made = source(id="text_games:Gone")
+    assert "close() fails, which is passed over: ConnectionError: the game's server has gone" in caplog.text
+    (task,) = made.tasks(objectives=1, count=1, seed=0)
+    for number in range(1, 4):
+        (reply,) = made.environment.observe([act(task, *["take one"] * number)])
+    assert reply.ended and made.environment.score(task, reply.answer).reward == 3
+    assert made.environment.score(task, "").reward == 0

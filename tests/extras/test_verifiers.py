@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
 from chat_servers import Reply, chat_server
 
 from mem1.errors import UserError
-from mem1.extras.verifiers import Drawn, _drawn
+from mem1.extras.verifiers import Drawn, RecipeConfig, RecipeTaskset, _drawn
 from mem1.messages.transcript import ASK
 
 TASKS = {
@@ -95,8 +96,29 @@ def test_an_agent_of_verifiers_searches_and_is_scored_by_us(
     assert longest == 4 if not memory else longest < 4
 
 
+def test_answers_are_read_as_the_benchmark_reads_them():
+    task = RecipeTaskset(RecipeConfig(**{key: value for key, value in TASKS.items() if key != "id"})).load()[0]
+    first, second = (question["answers"][0] for question in task.data.ours["questions"])
+
+    def reward(reply: str, bought: str = "") -> float:
+        trace = SimpleNamespace(
+            state=SimpleNamespace(answer=bought), last_reply=reply, record_metric=lambda name, value: None
+        )
+        return asyncio.run(task.scored(trace))
+
+    right = f"Q1 {first}; Q2 {second}"
+    assert reward(right) == reward("no answer", bought=right) == 2
+    assert reward(f"<think>\nQ1 is found.\n</think>\n\n{right}") == 2
+    assert reward(f"Here you are:\n\n**Q1**: {first}\n- Q2: {second}") == 2
+    assert reward("nothing") == 0
+
+
+def rewarded(task: Any, trajectory: Any) -> float:
+    return 1.0
+
+
 def test_a_recipe_that_does_not_fit_is_one_line():
     with pytest.raises(UserError, match="no-such"):
         _drawn(Drawn(recipe="no-such"))
     with pytest.raises(UserError, match="needs an attempt of ours"):
-        _drawn(Drawn(overrides=["tasks.reward=json:loads"]))
+        _drawn(Drawn(overrides=[f"tasks.reward={__name__}:rewarded"]))

@@ -64,6 +64,14 @@ class Old(Games):
         return "Two are left.", 1.0, False, {}
 
 
+class Gone(Games):
+    """Whose connection is lost when it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        raise ConnectionError("the game's server has gone")
+
+
 class Picture(Games):
     observation_space = Box(0, 1)
 

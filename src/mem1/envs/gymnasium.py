@@ -6,9 +6,11 @@ GymnasiumTasks(id="my_package:Maze-v0").source("train", extended(PAPER, "act")).
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -25,6 +27,8 @@ from mem1.registry import load
 from mem1.scoring import number
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import PromptChoice
+
+log = logging.getLogger(__name__)
 
 SEEDS = 1 << 29
 """Seeds of each part of the tasks: training has those below it, then come development and test."""
@@ -61,7 +65,11 @@ class GymnasiumTasks(TasksConfig):
         """The tasks of one half of the seeds. Raises UserError for an environment that is not one of texts."""
         check_episodes(tags)
         source = GymnasiumSource(self, split, tags)
-        source.make().close()
+        made = source.make()
+        try:
+            made.close()
+        except Exception as error:  # whatever a stranger's environment raises
+            log.warning("tasks.id = %r: close() fails, which is passed over: %s", self.id, _said(error))
         return source
 
     def development(self) -> GymnasiumTasks:
@@ -208,7 +216,8 @@ class GymnasiumEpisode:
     def close(self) -> None:
         made, self._environment = self._environment, None
         if made is not None:
-            made.close()
+            with suppress(Exception):  # it is over, and what it showed and gave is known
+                made.close()
 
     def _called(self, call: Callable[[], Any], method: str, values: str) -> Any:
         try:
