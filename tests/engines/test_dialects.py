@@ -9,7 +9,7 @@ import httpx
 import pytest
 from worlds import CODEC, SAMPLING, rollout, shelf, task
 
-from mem1.engines.dialects import TokenIds, complete, opened
+from mem1.engines.dialects import Chat, TokenIds, complete, opened
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer, Servers
 from mem1.net.spending import SpendingLimit, Usage
@@ -50,6 +50,14 @@ def test_an_answer_with_a_number_that_cannot_be_has_failed(changed: dict[str, An
     assert DIALECT.read(json.dumps(answer()).encode(), ()).usage == Usage(3, 2)
     with pytest.raises(ValueError, match="the answer"):
         DIALECT.read(json.dumps(answer(**changed)).encode(), ())
+
+
+def test_a_model_whose_thought_used_its_tokens_up_has_written_nothing():
+    choice = {"message": {"content": None, "reasoning_content": "Hm."}, "finish_reason": "length"}
+    response = Chat().read(json.dumps({"choices": [choice]}).encode(), PAPER.stop_strings)
+    assert (response.text, response.stopped) == ("", False)
+    with pytest.raises(ValueError, match="no text, as where a reasoning parser takes it"):
+        Chat().read(json.dumps({"choices": [{**choice, "finish_reason": "stop"}]}).encode(), PAPER.stop_strings)
 
 
 def test_an_answer_without_log_probabilities_or_usage_has_none():

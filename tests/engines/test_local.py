@@ -21,6 +21,7 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals
 from mem1.engines.local import LocalEngine, draw_noise
+from mem1.engines.openai import concat
 from mem1.engines.workers import ParallelEngine, local_engine
 from mem1.errors import UserError
 from mem1.policy.policy import load_policy
@@ -398,3 +399,20 @@ def test_a_loaded_policy_leaves_the_process_as_it_was_and_sampling_flushes(monke
     engine.complete(some_contexts(3), max_tokens=[4, 4, 4], sampling=Sampling(seed=0))
     assert seen and all(seen)
     assert not flushed()
+
+
+@pytest.mark.parametrize("stop", ["STOP", "--- END OF TODAY'S NOTES ---", "以上是今天的全部记录。"])
+def test_a_stop_string_of_any_length_ends_a_text_that_is_written_byte_by_byte(stop: str):
+    codec = Codec(bpe_tokenizer(["the cat"], vocab_size=300, tags=PAPER))
+    text = codec.encode(f"first {stop} and then it goes on")
+    ended = len(codec.encode(f"first {stop}"))
+
+    def says(context: Sequence[int], done: Sequence[int], drawn: int, budget: int) -> int:
+        return text[len(done)]
+
+    engine = LocalEngine(MODEL, codec, (stop,), steering=says)
+    (whole,) = engine.complete([(5, 6)], max_tokens=[len(text)], sampling=Sampling())
+    assert whole.stopped and whole.token_ids == text[:ended]
+    for border in range(ended - len(codec.encode(stop)) + 1, ended):
+        parts = [Completion(token_ids=ids, stopped=False, interrupted=True) for ids in (text[:border], text[border:])]
+        assert concat(*parts, codec, (stop,)).token_ids == text[:ended]

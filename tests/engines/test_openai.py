@@ -262,7 +262,7 @@ class TestFaults:
     def test_no_server_at_the_start_is_a_user_error(self):
         with site() as gone:
             pass
-        with pytest.raises(UserError, match=r"no model server answers: .*; start one"):
+        with pytest.raises(UserError, match=r"no model server answers with a completion: .*; start one"):
             engine(gone, tries=2)
 
 

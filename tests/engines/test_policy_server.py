@@ -356,6 +356,7 @@ class TestRefusals:
             ({"prompt": [5], "max_tokens": 10**9}, 400, "exceed the model's 512"),
             ({"prompt": [[5]] * 1025}, 413, "at most 1,024"),
             ({"prompt": [5], "temperature": -1}, 400, "temperature"),
+            ({"prompt": [5], "temperature": 1e-38}, 400, "must be 0, which is greedy, or at least 1e-06"),
             (b'{"prompt": [5], "temperature": NaN}', 400, "temperature|Invalid JSON"),
             ({"prompt": [5], "seed": 1 << 63}, 400, "seed"),
             ({"prompt": [5], "stop": ["x"] * 17}, 400, "stop"),

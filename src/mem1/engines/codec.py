@@ -30,12 +30,17 @@ from mem1.protocol import Tags
 from mem1.records import Span, Task
 from mem1.sanitize import CONTROL_TOKENS, break_tokens, breakable
 
-LONGEST_STOP, _LONGEST_STOP_TEXT = 24, 40
-"""Tokens and characters of the longest stop string: a tag is shorter, even byte by byte."""
+_SHORTEST_END = 24
+"""Tokens of an end that is looked through at least."""
 _NOWHERE = "(?!)"
 """A pattern that matches nothing."""
 _NO_LETTER = "\ufffd"
 """Written by decoders for an incomplete character."""
+
+
+def most_tokens(stops: Sequence[str]) -> int:
+    """Tokens at the end of a text in which a stop string lies that it ends with, even byte by byte."""
+    return max(_SHORTEST_END, *(len(stop.encode()) for stop in stops), 0)
 
 
 class Codec:
@@ -168,7 +173,7 @@ class Codec:
 
     def meets(self, ids: Sequence[int], stops: Sequence[str]) -> bool:
         """Whether these tokens end with a stop string."""
-        tail = self.decode(ids[-LONGEST_STOP:])[-_LONGEST_STOP_TEXT:]
+        tail = self.decode(ids[-most_tokens(stops) :])
         return any(stop in tail for stop in stops)
 
     def text_for_server(self, ids: Sequence[int], *, whole: bool = False) -> str:

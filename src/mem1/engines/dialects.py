@@ -165,8 +165,10 @@ class Text:
         if reason not in ("stop", "length", "abort"):
             raise ValueError(f"the answer ended with finish_reason {shown(reason)}, not with stop, length or abort")
         text = self._text(choice)
+        if text is None and reason == "length":  # a model that thinks first has used its tokens up
+            text = ""
         if not isinstance(text, str):
-            raise ValueError("the answer's first choice has no text")
+            raise ValueError("the answer's first choice has no text, as where a reasoning parser takes it: use none")
         return CompletionResponse(
             text=sound_text(text),
             stopped=reason == "stop",

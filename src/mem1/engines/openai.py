@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mem1.engines.base import Completion, Sampling, derived_seed
-from mem1.engines.codec import LONGEST_STOP, Codec
+from mem1.engines.codec import Codec, most_tokens
 from mem1.engines.dialects import PROBE, CompletionRequest, ContextIds, Text, dialects
 from mem1.engines.servers import EngineFailed, ModelServer, Refused, Servers
 from mem1.errors import UserError
@@ -174,7 +174,7 @@ def concat(first: Completion, rest: Completion, codec: Codec, stops: Sequence[st
 
 def _stop_across(ids: Sequence[int], border: int, codec: Codec, stops: Sequence[str]) -> int | None:
     """Number of tokens up to the end of a stop string across the border; None: there is none."""
-    ends = range(border + 1, min(border + LONGEST_STOP, len(ids)) + 1 if border else 0)
+    ends = range(border + 1, min(border + most_tokens(stops), len(ids)) + 1 if border else 0)
     return next((end for end in ends if codec.meets(ids[:end], stops)), None)
 
 
@@ -210,7 +210,9 @@ def _find_dialect(
         except Refused as error:
             refusals.append(str(error))
         except EngineFailed as error:
-            raise UserError(f"no model server answers: {error}; start one, or set another --base-url") from error
+            raise UserError(
+                f"no model server answers with a completion: {error}; start one, or set another --base-url"
+            ) from error
         else:
             found = dialect.after_probe(response, codec) if own_tokenizer else dialect
             takes = not isinstance(found, ContextIds) or _takes_ids(servers, config, codec, stops, found)

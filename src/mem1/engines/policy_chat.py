@@ -23,7 +23,7 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.chat_replies import Choice, Reply, message_of
 from mem1.engines.codec import Codec
-from mem1.engines.policy_sampler import Row, Stop, check_row, ending
+from mem1.engines.policy_sampler import Row, Stop, Temperature, check_row, ending
 from mem1.errors import UserError
 from mem1.messages import check
 from mem1.net.exchange import shown
@@ -105,7 +105,7 @@ class ChatBody(_Given):
     max_tokens: int | None = Field(default=None, ge=1, lt=1 << 31)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=1 << 31)
     """Neither given: as many as the model has room for."""
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    temperature: Temperature | None = Field(default=None, le=2)
     """0: greedy; log-probabilities are then those at temperature 1. None: 1."""
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     """None: drawn anew for each request."""

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Engine, Sampling, Script, ScriptedEngine
@@ -37,7 +37,9 @@ from mem1.engines.workers import local_engine
 from mem1.net.requests import Refused
 
 _LONGEST_STOP = 40
-"""Characters of the end of a text in which the local engine looks for stop strings."""
+"""Characters of a stop string."""
+_LEAST_TEMPERATURE = 1e-6
+"""Above 0; by less, logits are divided to infinity."""
 _PROMPTS = 1024
 """Most prompts of one request."""
 
@@ -46,6 +48,15 @@ FIRST = Field(fail_fast=True)
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Tokens = Annotated[list[TokenId], FIRST]
 Stop = Annotated[str, Field(min_length=1, max_length=_LONGEST_STOP)]
+
+
+def _computable(temperature: float) -> float:
+    if 0 < temperature < _LEAST_TEMPERATURE:
+        raise ValueError(f"must be 0, which is greedy, or at least {_LEAST_TEMPERATURE}")
+    return temperature
+
+
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_computable)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 One = Annotated[float, Field(ge=1, le=1)]
 
@@ -59,7 +70,7 @@ class CompletionBody(BaseModel):
     """One context as text or token ids, or a list of several of one kind."""
     model: str | None = None
     max_tokens: int = Field(default=16, ge=1, lt=1 << 31)
-    temperature: float = Field(default=1.0, ge=0, le=100, allow_inf_nan=False)
+    temperature: Temperature = Field(default=1.0, le=100)
     """0: greedy; log-probabilities are then those at temperature 1."""
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     """None: drawn anew for each request."""
