@@ -26,7 +26,8 @@ from mem1.policy.folders import _plain_folder, gguf_in, policy_folder, smollm2
 from mem1.policy.gguf_export import GgufType, write_gguf
 from mem1.policy.policy import load_policy
 
-GGUFReader: Any = pytest.importorskip("gguf").GGUFReader
+gguf: Any = pytest.importorskip("gguf")
+GGUFReader, GGUFWriter, YARN = gguf.GGUFReader, gguf.GGUFWriter, gguf.RopeScalingType.YARN
 
 
 class TestWhatIsAGgufFile:
@@ -74,6 +75,23 @@ class TestWhatIsAGgufFile:
         write_gguf(folder, tmp_path / "cut.gguf")
         with pytest.raises(UserError, match=r"cut\.gguf lacks 1 weights, such as model\.norm\.weight"):
             policy_folder(tmp_path / "cut.gguf")
+
+    def test_weights_and_settings_that_transformers_passes_over_are_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(GGUFWriter, "add_vocab_size", lambda writer, size: writer.add_rope_scaling_type(YARN))
+        folder = made(tmp_path / "whole", "llama")
+        write_gguf(folder, tmp_path / "scaled.gguf")
+        with pytest.raises(UserError, match="rotary embeddings of type 'yarn', which transformers does not read"):
+            policy_folder(tmp_path / "scaled.gguf")
+        monkeypatch.undo()
+        monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+        spare = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}
+        save_file({**weights(folder), **spare}, folder / "model.safetensors")
+        write_gguf(folder, tmp_path / "more.gguf")
+        with pytest.raises(UserError, match=r"more\.gguf has 1 weights .*, such as blk\.0\.attn_rot_embd"):
+            policy_folder(tmp_path / "more.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +212,24 @@ class TestWritten:
         with torch.no_grad():
             assert torch.equal(was(ids).logits, found(ids).logits)
 
+    @pytest.mark.parametrize(
+        ("kind", "changed"),
+        [
+            ("llama", {"attention_bias": True}),
+            ("llama", {"mlp_bias": True}),
+            ("qwen3", {"attention_bias": True}),
+            ("qwen3", {"head_dim": 16}),
+        ],
+    )
+    def test_so_does_one_with_biases_or_with_heads_of_its_own_size(
+        self, kind: str, changed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        folder = made(tmp_path / "own", kind, **changed)
+        ids = torch.tensor([Codec.load(folder).encode(TEXTS[0])])
+        was, found = (load_policy(path).model for path in (folder, back(folder, tmp_path, monkeypatch, "f32")))
+        with torch.no_grad():
+            assert torch.equal(was(ids).logits, found(ids).logits)
+
     def test_it_is_converted_once_for_its_content(
         self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ):
@@ -248,6 +284,8 @@ class TestRefused:
 
         assert "is a gemma3_text model" in said(config(model_type="gemma3_text"))
         assert "rotary embeddings of type 'yarn'" in said(config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
+        window = config(use_sliding_window=True, sliding_window=4)
+        assert "attends to a sliding window, which llama.cpp does not" in said(window)
         assert "splits text as gpt-2, smollm" in said(tokenizer(pre_tokenizer={"type": "Whitespace"}))
         assert "does not normalise text" in said(tokenizer(normalizer={"type": "Lowercase"}))
         assert "has the weights model.q_lora, which" in said(

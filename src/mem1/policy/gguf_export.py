@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from mem1.durable import explain_full_disk, replacing
 from mem1.engines.chat_template import template_text
 from mem1.errors import UserError
-from mem1.policy.folders import SPLITS, split_by
+from mem1.policy.folders import ARCHITECTURES, SPLITS, split_by
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 GgufType = Literal["f16", "f32", "q8_0"]
 """Type of matrices; vectors are always f32."""
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Types of models, by the same names in transformers and in llama.cpp."""
 _BLOCK = 32
 """Weights that share a scale in q8_0."""
 
@@ -42,7 +40,8 @@ def write_gguf(folder: Path, out: Path, *, kind: GgufType = "f16", name: str = "
     name, license   of the model, for its readers; empty: not known
 
     Raises UserError where the package gguf is missing, the file exists, or llama.cpp could not compute or tokenise the
-    same: another architecture, rotary embeddings that are scaled, or a tokenizer that is no byte-level BPE known to it.
+    same: another architecture, rotary embeddings that are scaled, a sliding window, or a tokenizer that is no byte-level BPE
+    known to it.
     """
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{out.name} needs the gguf package: pip install 'mem1-agents[gguf]'")
@@ -75,6 +74,8 @@ def _add_shape(writer: GGUFWriter, config: Mapping[str, Any], folder: Path) -> N
     rope = config.get("rope_parameters") or {}
     if rope.get("rope_type", "default") != "default":
         raise UserError(f"{folder} has rotary embeddings of type {rope['rope_type']!r}, which are not written as GGUF")
+    if config.get("use_sliding_window"):
+        raise UserError(f"{folder} attends to a sliding window, which llama.cpp does not in a {config['model_type']}")
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_context_length(config["max_position_embeddings"])
