@@ -885,6 +885,4 @@ def test_lines_of_parts_are_those_that_the_probe_has():
 
     messages = [*chat("a", "b"), user("Go."), {"role": "assistant", "content": "Yes."}]
     parts = form_of("chat").read(messages).parts[1:]
-    assert list(lines_of(parts, form_of("chat"))) == [
-        piece.text for piece in pieces_of([{"role": "system", "content": ""}, *messages])
-    ]
+    assert list(lines_of(parts, form_of("chat"))) == [piece.text for piece in pieces_of(messages, 1)]

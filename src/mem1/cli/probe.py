@@ -38,7 +38,7 @@ _DEFAULT = ("recency", "without-results", "head-tail", "index", "textrank", "arc
 _KINDS = ("atlas", "office")
 _SHARE, _CYCLES = 0.1, 20
 _SHOWN = 8
-"""Words of a memory that are shown as invented."""
+"""Words of a memory that are shown as invented, and numbers of transcripts."""
 _WORKERS = 2
 """Processes on a CPU that read."""
 
@@ -156,6 +156,12 @@ def _given(
         found = list(read_transcripts(path))
         if not found:
             raise UserError(f"{path} holds no transcript; docs/memory/probe.md shows one")
+        without = [str(number) for number, one in enumerate(found, start=1) if not one.holding(len(one.messages))]
+        if len(without) == len(found):
+            raise UserError(f"{path}: no transcript has a fact that holds at its end; docs/memory/probe.md shows one")
+        if without:
+            shown = ", ".join(without[:_SHOWN]) + (", ..." if len(without) > _SHOWN else "")
+            say(f"{path}: no fact holds at the end of transcript {shown}, so the recall is that of the others")
         return found
     chosen = ((split, get_args(Split)), (wordings, get_args(Wordings)), *((one, tuple(KINDS)) for one in kinds))
     for name, known in chosen:

@@ -172,8 +172,8 @@ def _dequantise(file: Path, folder: Path) -> int:
         raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
     if unread := _unread_weights(file, model):
         raise UserError(
-            f"{file} has {len(unread)} weights that transformers does not read, such as {unread[0]}, without which it is "
-            "another model; take its safetensors"
+            f"{file} has {len(unread)} weights that transformers does not read, such as {unread[0]}; it is "
+            "another model without them, so take its safetensors"
         )
     # save_pretrained refuses a model that still carries the quantiser
     model.hf_quantizer, model.is_quantized = None, False

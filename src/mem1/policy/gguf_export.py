@@ -40,8 +40,8 @@ def write_gguf(folder: Path, out: Path, *, kind: GgufType = "f16", name: str = "
     name, license   of the model, for its readers; empty: not known
 
     Raises UserError where the package gguf is missing, the file exists, or llama.cpp could not compute or tokenise the
-    same: another architecture, rotary embeddings that are scaled, a sliding window, or a tokenizer that is no byte-level BPE
-    known to it.
+    same: another architecture, rotary embeddings that are scaled, a sliding window, or a tokenizer that is no
+    byte-level BPE known to it.
     """
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{out.name} needs the gguf package: pip install 'mem1-agents[gguf]'")

@@ -8,11 +8,11 @@ import pytest
 from probed import jobs, moved
 
 from mem1.extras.probe.compressors import SIMPLE, Kept, phrases
-from mem1.extras.probe.pieces import Piece, newest, pieces_of
+from mem1.extras.probe.pieces import Piece, newest
 from mem1.messages.bounds import estimated, oldest
 
-PIECES = pieces_of(jobs(60).messages)
-LONG = pieces_of(jobs(60, filler="The line is quiet and nothing moves there. " * 5).messages)
+PIECES = jobs(60).pieces
+LONG = jobs(60, filler="The line is quiet and nothing moves there. " * 5).pieces
 
 
 def compressed(name: str, pieces: tuple[Piece, ...], tokens: int, cycles: int = 1) -> Kept:
@@ -86,9 +86,9 @@ def test_ends_of_texts_begin_and_end_with_words():
 
 
 def test_pieces_name_the_call_of_a_result():
-    first, second, *_ = pieces_of(moved().messages)
+    first, second, *_ = moved().pieces
     assert (first.text, second.text) == (
         '[assistant] run({"job": 0})',
         "[result of run] The staging host is host-1.internal.",
     )
-    assert [piece.role for piece in pieces_of(jobs(10).messages)[-2:]] == ["result", "user"]
+    assert [piece.role for piece in jobs(10).pieces[-2:]] == ["result", "user"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
 from mem1.extras.probe.exam import compressor_of, examine, rows
 from mem1.extras.probe.packages import OTHERS
-from mem1.extras.probe.pieces import Piece, pieces_of
-from mem1.extras.probe.transcripts import read_transcripts
+from mem1.extras.probe.page import kind_columns
+from mem1.extras.probe.pieces import Piece
+from mem1.extras.probe.transcripts import Fact, Transcript, read_transcripts
 
 JOBS = jobs(40)
 
@@ -109,6 +111,39 @@ def test_rows_are_means_over_transcripts_and_differences_are_of_pairs():
     assert all("ahead" not in row for row in alone)
     fewer = [one for one in taken if one.name == "index" or one.number == 20]
     assert all("ahead" not in row for row in rows(fewer)), "recency did not take all of them"
+
+
+def test_a_share_of_no_facts_is_none_and_in_no_mean():
+    facts = [replace(JOBS, facts=chosen) for chosen in ((), JOBS.facts[:2], JOBS.facts[-2:])]
+    none, few, late = (
+        examine(one, "full", share=0.1, cycles=2, number=at, reads=lambda messages: "") for at, one in enumerate(facts)
+    )
+    assert [none.recall, none.middle, none.together, none.answered, none.recoverable, none.stale] == [None] * 6
+    assert (few.recall, few.middle, few.together) == (1, 1, None) and (late.recall, late.middle) == (1, None)
+    (row,) = rows([none, few, late])
+    assert (row["transcripts"], row["facts"], row["recall"], row["middle"], row["together"]) == (3, 4, 1, 1, None)
+    assert row["recall_high"] == 1 and rows([few, late])[0]["recall_low"] == row["recall_low"]
+    (empty,) = rows([none])
+    assert (empty["recall"], empty["recall_low"], empty["recall_high"]) == (None, None, None)
+    assert kind_columns({"a": [row], "b": [empty]})[1] == [["full", "10 %", "2", "1.00", None]]
+
+
+def test_the_task_is_the_first_message_of_the_user_whatever_stands_before_it():
+    messages = [{"role": "user", "content": "Find the limits."}, {"role": "assistant", "content": "On eu-7.internal?"}]
+    messages += [{"role": "user", "content": "Yes."}, {"role": "assistant", "content": "They are in /srv/limits.toml."}]
+    fact = Fact(kind="identifier", cloze="The host is ____.", forms=("eu-7.internal",), message=1)
+    own = Transcript(kind="own", messages=tuple(messages), facts=(fact,))
+    assert own.task == "Find the limits." and [piece.message for piece in own.pieces] == [1, 2, 3]
+    for name in ("full", "window(3)"):
+        assert examine(own, name, share=1.0, cycles=1).recall == 1
+    system = {"role": "system", "content": "You act."}
+    assert replace(own, messages=(system, *messages)).head == (system, messages[0])
+
+
+def test_a_transcript_of_which_hardly_anything_may_be_kept_ends_nothing():
+    for name in ("recency", "index", "archive", "window(3)", "fold(4)"):
+        write = (lambda messages: "All is well.") if name == "fold(4)" else None
+        assert examine(JOBS, name, share=0.0001, cycles=2, write=write).tokens < 0.2
 
 
 def test_memories_of_ours_are_called_before_every_turn():
@@ -209,7 +244,7 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
 
     write(lambda record: None)
     assert list(read_transcripts(path)) == [JOBS]
-    assert pieces_of(next(read_transcripts(path)).messages) == pieces_of(JOBS.messages)
+    assert next(read_transcripts(path)).pieces == JOBS.pieces
     for change, why in (
         (lambda r: r["facts"][0].update(kind="rumour"), "unknown kind 'rumour'; known: identifier"),
         (lambda r: r["facts"][0].update(forms=["nowhere"]), "does not contain 'nowhere'"),
@@ -218,10 +253,18 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
         (lambda r: r["facts"][0].update(until=1), "until = 1 is no message after 3"),
         (lambda r: r["messages"].pop(2), "which nothing called"),
         (lambda r: r.pop("facts"), "'facts'"),
+        (lambda r: r.update(messages=r["messages"][:1], facts=[]), "no message is the user's"),
     ):
         write(change)
         code, _, said = terminal("probe", "full", "--transcripts", path)
         assert code == 2 and f"{path}:1: not a transcript with facts" in said and why in said
+    write(lambda record: record.update(facts=[]))
+    code, _, said = terminal("probe", "full", "--transcripts", path)
+    assert code == 2 and "no transcript has a fact that holds at its end" in " ".join(said.split())
+    path.write_text(path.read_text("utf-8") + as_lines([JOBS]), "utf-8")
+    code, out, said = terminal("probe", "full", "--transcripts", path, "--json")
+    assert code == 0 and json.loads(out)["rows"][0]["recall"] == 1
+    assert "no fact holds at the end of transcript 1, so the recall is that of the others" in " ".join(said.split())
     path.write_text("")
     code, _, said = terminal("probe", "full", "--transcripts", path)
     assert code == 2 and "holds no transcript" in said

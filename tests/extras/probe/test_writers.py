@@ -10,11 +10,11 @@ from probed import jobs
 
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
-from mem1.extras.probe.pieces import Piece, exchanges, pieces_of
+from mem1.extras.probe.pieces import Piece, exchanges
 from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, parts, served
 from mem1.messages.bounds import estimated
 
-PIECES = pieces_of(jobs(40).messages)
+PIECES = jobs(40).pieces
 
 
 class Model:

@@ -195,7 +195,7 @@ class Archive:
         recent = newest(_joined([text, *(piece.text.replace(self._BETWEEN, "\n") for piece in pieces)]), tokens - 1)
         recent = newest(recent, tokens - estimated(listed) - 1)
         behind = _joined(self._behind.get(line, "") for line in listed.splitlines())
-        return Kept(f"{listed}{self._BETWEEN}{recent}", behind)
+        return Kept(f"{listed}{self._BETWEEN}{recent}" if listed or recent else "", behind)
 
     def _line(self, piece: Piece) -> str:
         number, handle = piece.message, ""

@@ -22,7 +22,7 @@ from mem1.evaluation.intervals import difference_interval, mean_interval
 from mem1.extras.probe.compressors import SIMPLE, Compressor, Full, Kept
 from mem1.extras.probe.memories import Message, Ours, Remembered, Replacing
 from mem1.extras.probe.packages import OTHERS
-from mem1.extras.probe.pieces import START, Piece
+from mem1.extras.probe.pieces import Piece
 from mem1.extras.probe.readers import Extractive, is_right, served_answer
 from mem1.extras.probe.readings import TRAINED, Noted, Noting
 from mem1.extras.probe.retained import Text, Verdict, invented, verdict
@@ -44,7 +44,7 @@ MEASURES = ("recall", "middle", "together", "answered", "recoverable", "stale")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a compressor kept of one transcript. Shares are of the facts that hold."""
+    """What a compressor kept of one transcript. Shares are of the facts that hold; None: of none there is no share."""
 
     name: str
     kind: str
@@ -54,18 +54,18 @@ class Taken:
     """Tokens that it may keep, over those of the transcript."""
     cycles: int
     facts: int
-    recall: float
+    recall: float | None
     """Of the facts that are retained at the end."""
     middle: float | None
-    """The same when half of the cycles are over; None: of one there is no half."""
-    together: float
+    """The same when half of the cycles are over; None: of one there is no half, or no fact holds by then."""
+    together: float | None
     """Of the groups of three facts, those that are retained whole."""
-    answered: float
+    answered: float | None
     """Of the facts that the reader fills in."""
-    recoverable: float
+    recoverable: float | None
     """Of the facts that stand behind a handle alone."""
     stale: float | None
-    """Of the facts that overtake others, those for which only an earlier value is there; None: there are none."""
+    """Of the facts that overtake others, those for which only an earlier value is there."""
     invented: tuple[str, ...]
     """Exact words that stand nowhere in the transcript."""
     exact: int
@@ -136,7 +136,7 @@ def examine(
     tokens = int(share * total)
     once = noting if name == TRAINED else None
     counting = None if write is None else Counting(write)
-    compressor = compressor_of(name, transcript.messages[:START], tokens, counting, noting)
+    compressor = compressor_of(name, transcript.head, tokens, counting, noting)
     kept, middle = Kept(), None
     rounds = _rounds(transcript, cycles)
     for at, part in enumerate(rounds, start=1):
@@ -145,8 +145,8 @@ def examine(
             raise counting.failure
         _check(name, compressor, kept, tokens)
         if cycles > 1 and at == len(rounds) // 2:
-            middle = _recall(_holding(transcript, part[-1].message + 1), Text(kept.text))
-    facts = _holding(transcript, len(transcript.messages))
+            middle = _recall(transcript.holding(part[-1].message + 1), Text(kept.text))
+    facts = transcript.holding(len(transcript.messages))
     text = Text(kept.text, kept.behind)
     found = [verdict(fact, text) for fact in facts]
     changed = [one for one, fact in zip(found, facts, strict=True) if fact.stale]
@@ -162,7 +162,7 @@ def examine(
         together=_together(found, number),
         answered=_answered(facts, kept.text, reads),
         recoverable=_mean(one is Verdict.RECOVERABLE for one in found),
-        stale=_mean(one is Verdict.STALE for one in changed) if changed else None,
+        stale=_mean(one is Verdict.STALE for one in changed),
         invented=invented(text, transcript.source),
         exact=len(text.anchors),
         tokens=estimated(kept.text) / total,
@@ -195,34 +195,32 @@ def _rounds(transcript: Transcript, cycles: int) -> list[list[Piece]]:
     return [[piece for part in parts[a:b] for piece in part] for a, b in itertools.pairwise(borders)]
 
 
-def _holding(transcript: Transcript, end: int) -> list[Fact]:
-    return [fact for fact in transcript.facts if fact.holds(end)]
-
-
-def _recall(facts: Sequence[Fact], text: Text) -> float:
+def _recall(facts: Sequence[Fact], text: Text) -> float | None:
     return _mean(verdict(fact, text) is Verdict.RETAINED for fact in facts)
 
 
-def _together(found: Sequence[Verdict], seed: int) -> float:
+def _together(found: Sequence[Verdict], seed: int) -> float | None:
     shuffled = random.Random(f"together/{seed}").sample(list(found), len(found))
     groups = [shuffled[at : at + _TOGETHER] for at in range(0, len(shuffled) - _TOGETHER + 1, _TOGETHER)]
     return _mean(all(one is Verdict.RETAINED for one in group) for group in groups)
 
 
-def _answered(facts: Sequence[Fact], text: str, reads: Write | None) -> float:
+def _answered(facts: Sequence[Fact], text: str, reads: Write | None) -> float | None:
     if reads is not None:
         return _mean(is_right(fact, served_answer(reads, text, fact.cloze)) for fact in facts)
     reader = Extractive(text)
     return _mean(is_right(fact, reader(fact.cloze)) for fact in facts)
 
 
-def _mean(values: Iterable[float]) -> float:
-    found = [float(value) for value in values]
-    return fmean(found) if found else 0.0
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are there; None: none is."""
+    found = [float(value) for value in values if value is not None]
+    return fmean(found) if found else None
 
 
 def rows(taken: Sequence[Taken]) -> list[dict[str, Any]]:
-    """A row for each compressor, share and number of cycles: means over transcripts with 95 % intervals.
+    """A row for each compressor, share and number of cycles: means over the transcripts that have such a share, with
+    95 % intervals; None: none has.
 
     `ahead` is the recall beyond that of `BASELINE` on the same transcripts, where it took them too.
     """
@@ -237,12 +235,12 @@ def _row(cell: Sequence[Taken], baseline: Sequence[Taken]) -> dict[str, Any]:
     found: dict[str, Any] = {"memory": first.name, "share": first.share, "cycles": first.cycles}
     found |= {"transcripts": len(cell), "facts": sum(one.facts for one in cell)}
     for measure in MEASURES:
-        values = [value for one in cell if (value := getattr(one, measure)) is not None]
-        found[measure] = fmean(values) if values else None
-    found["recall_low"], found["recall_high"] = mean_interval([one.recall for one in cell])
-    theirs = {(one.kind, one.number): one.recall for one in baseline}
-    if first.name != BASELINE and theirs.keys() == {(one.kind, one.number) for one in cell}:
-        ours, others = [one.recall for one in cell], [theirs[one.kind, one.number] for one in cell]
+        found[measure] = _mean(getattr(one, measure) for one in cell)
+    recalls = {(one.kind, one.number): one.recall for one in cell if one.recall is not None}
+    found["recall_low"], found["recall_high"] = mean_interval([*recalls.values()]) if recalls else (None, None)
+    theirs = {(one.kind, one.number): one.recall for one in baseline if one.recall is not None}
+    if first.name != BASELINE and recalls and theirs.keys() == recalls.keys():
+        ours, others = [*recalls.values()], [theirs[key] for key in recalls]
         found["ahead"] = fmean(ours) - fmean(others)
         found["ahead_low"], found["ahead_high"] = difference_interval([ours], [others])
     found["invented"] = sum(len(one.invented) for one in cell)

@@ -18,6 +18,7 @@ from mem1.extras.probe.pieces import Piece, pieces_of
 from mem1.extras.probe.writers import Write
 from mem1.memory import MemoryPolicy
 from mem1.messages import Bounds, Memory, recall
+from mem1.messages.bounds import LEAST
 
 Message = Mapping[str, Any]
 _MARK, _DROPPED = "[result of ", " was dropped"
@@ -36,7 +37,7 @@ class Ours:
     """A memory of mem1."""
 
     def __init__(self, policy: str | MemoryPolicy, write: Write | None, tokens: int) -> None:
-        self._memory = Memory(policy, write=write, bounds=Bounds(state=tokens))
+        self._memory = Memory(policy, write=write, bounds=Bounds(state=max(LEAST["state"], tokens)))
 
     def shown(self, messages: Sequence[Message]) -> list[Message]:
         return list(self._memory.prompt(messages))
@@ -73,7 +74,7 @@ class Remembered:
     """A shortener as a compressor, which is called before each turn of the model."""
 
     def __init__(self, shortener: Shortener, head: Sequence[Message]) -> None:
-        """`head`: system message and task."""
+        """`head`: the messages up to the task."""
         self._shortener = shortener
         self._head = list(head)
         self._messages = list(head)
@@ -85,7 +86,7 @@ class Remembered:
             self._messages.append(piece.given)
         shown = self._shortener.shown(self._messages)
         own = [message for message in shown if message not in self._head]
-        text = "\n".join(piece.text for piece in pieces_of([*self._head, *own]))
+        text = "\n".join(piece.text for piece in pieces_of(own, 0))
         behind = self._shortener.behind(shown) if isinstance(self._shortener, Tracking) else ""
         return Kept(_without_marks(text), "\n".join([behind, *self._recalled(text)]))
 

@@ -52,9 +52,9 @@ def _cells(row: Mapping[str, Any]) -> list[str | None]:
         row["memory"],
         f"{100 * row['share']:g} %",
         str(row["cycles"]),
-        f"{row['recall']:.2f}",
-        f"{row['recall_low']:.2f} to {row['recall_high']:.2f}",
-        *(None if row[name] is None else f"{row[name]:.2f}" for name in MEASURES[1:]),
+        _share(row["recall"]),
+        None if row["recall"] is None else f"{row['recall_low']:.2f} to {row['recall_high']:.2f}",
+        *(_share(row[name]) for name in MEASURES[1:]),
         f"{row['invented']} of {row['exact']}",
         f"{100 * row['tokens']:.1f} %",
         f"{row['read']:.2f} + {row['written']:.2f}" if row["read"] else None,
@@ -62,12 +62,16 @@ def _cells(row: Mapping[str, Any]) -> list[str | None]:
     ]
 
 
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
 def kind_columns(by_kind: Mapping[str, Rows]) -> Columns:
     """Recall by kind of transcript, a column each."""
     first = next(iter(by_kind.values()))
     cells: list[list[str | None]] = []
     for at, row in enumerate(first):
-        recalls = [f"{rows[at]['recall']:.2f}" for rows in by_kind.values()]
+        recalls = [_share(rows[at]["recall"]) for rows in by_kind.values()]
         cells.append([row["memory"], f"{100 * row['share']:g} %", str(row["cycles"]), *recalls])
     return ["memory", "may keep", "cycles", *by_kind], cells
 

@@ -1,10 +1,11 @@
 """A transcript as pieces of text, one for each message, which compressors shorten to a number of tokens.
 
-    pieces_of(transcript.messages)   ->   (Piece("user", "[user] Stay below 300 requests.", 4),
-                                           Piece("said", '[assistant] I look. search({"query": "limits"})', 5),
-                                           Piece("result", "[result of search] The limits are ...", 6))
+    pieces_of(transcript.messages, 2)   ->   (Piece("user", "[user] Stay below 300 requests.", 4),
+                                              Piece("said", '[assistant] I look. search({"query": "limits"})', 5),
+                                              Piece("result", "[result of search] The limits are ...", 6))
 
-The system message and the task are no pieces: every memory keeps them as they are.
+The first message of the user is the task; it and what stands before it are no pieces: every memory keeps them as they
+are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from mem1.messages.transcript import texts
 from mem1.messages.writing import one_text
 
 Role = Literal["user", "said", "result"]
-START = 2
-"""Messages before the first piece: system and task."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,12 @@ class Piece:
         return estimated(self.text)
 
 
-def pieces_of(messages: Sequence[Mapping[str, Any]], start: int = START) -> tuple[Piece, ...]:
+def start_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Number of messages up to the task; every conversation that providers take has one."""
+    return next(at for at, message in enumerate(messages, start=1) if message["role"] == "user")
+
+
+def pieces_of(messages: Sequence[Mapping[str, Any]], start: int) -> tuple[Piece, ...]:
     """All messages from `start` on, in order."""
     names: dict[str, str] = {}
     found: list[Piece] = []

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.probe.pieces import START, Piece, exchanges, pieces_of
+from mem1.extras.probe.pieces import Piece, exchanges, pieces_of, start_of
 from mem1.jsonl import read_objects
 from mem1.messages import check
 from mem1.messages.exact import Source
@@ -78,10 +78,20 @@ class Transcript:
     noted: tuple[Noted, ...] = ()
     """Of a transcript that was made here, notes on what is planted, and on some of what results tell, asked or not."""
 
+    @property
+    def head(self) -> tuple[Mapping[str, Any], ...]:
+        """Its messages up to the task."""
+        return self.messages[: start_of(self.messages)]
+
+    @property
+    def task(self) -> str:
+        """What the user asked first."""
+        return texts(self.head[-1].get("content"))
+
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """Its messages behind the task, as text."""
-        return pieces_of(self.messages)
+        return pieces_of(self.messages, start_of(self.messages))
 
     @cached_property
     def exchanges(self) -> list[list[Piece]]:
@@ -92,6 +102,10 @@ class Transcript:
     def source(self) -> Source:
         """All that its pieces say, as notes on it are checked."""
         return about("\n".join(piece.text for piece in self.pieces))
+
+    def holding(self, end: int) -> list[Fact]:
+        """The facts that hold once the first `end` messages are there."""
+        return [fact for fact in self.facts if fact.holds(end)]
 
     def as_dict(self) -> dict[str, Any]:
         """As a line of a file has it."""
@@ -129,8 +143,8 @@ def check_fact(fact: Fact, messages: tuple[Mapping[str, Any], ...]) -> None:
         raise ValueError(f"the cloze {fact.cloze!r} needs one {BLANK}")
     if not fact.forms or not all(any(map(str.isalnum, form)) for form in fact.forms):
         raise ValueError(f"no form fills {fact.cloze!r}")
-    if not START <= fact.message < len(messages):
-        raise ValueError(f"message {fact.message} is none behind system and task")
+    if not start_of(messages) <= fact.message < len(messages):
+        raise ValueError(f"message {fact.message} is none behind the task, the first message of the user")
     if fact.forms[0] not in texts(messages[fact.message].get("content")):
         raise ValueError(f"message {fact.message} does not contain {fact.forms[0]!r}")
     if fact.until is not None and not fact.message < fact.until < len(messages):

@@ -39,7 +39,6 @@ from mem1.extras.probe.writers import parts
 from mem1.memory.notes import NOTES
 from mem1.messages.bounds import oldest
 from mem1.messages.exact import Source
-from mem1.messages.transcript import texts
 from mem1.messages.writing import PART_TOKENS
 from mem1.messages.written import WrittenNote, about, kept_of, within
 from mem1.protocol import SEARCH, Tags, strip_markup
@@ -227,7 +226,7 @@ def task_of(excerpt: Excerpt, name: str) -> Task:
         Question(id=f"{name}/{at}", text=fact.cloze, answers=fact.forms, source=kind, read_at=excerpt.read_at(fact))
         for at, fact in enumerate(excerpt.facts())
     )
-    prompt = prompt_of(texts(excerpt.transcript.messages[1].get("content")))
+    prompt = prompt_of(excerpt.transcript.task)
     return Task(id=name, questions=questions, prompt=prompt, turn_limit=len(excerpt.parts) + 2)
 
 

@@ -11,7 +11,6 @@ from mem1.extras.probe.readings import Noting
 from mem1.extras.probe.transcripts import Transcript
 from mem1.extras.probe.writers import parts
 from mem1.extras.writer.note_writer import NoteWriter
-from mem1.messages.transcript import texts
 from mem1.messages.writing import PART_TOKENS, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked
 
@@ -28,7 +27,7 @@ def read_all(
     left = [_parts(transcript)[::-1] for transcript in transcripts]
     found: list[list[tuple[int, WrittenNote]]] = [[] for _ in transcripts]
     read = [0] * len(transcripts)  # parts
-    tasks = [texts(transcript.messages[1].get("content")) for transcript in transcripts]
+    tasks = [transcript.task for transcript in transcripts]
 
     def reading(at: int) -> Reading:
         return reading_of(tasks[at], (note for _, note in reversed(found[at])), read[at], left[at][-1][0])
