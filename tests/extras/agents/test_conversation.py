@@ -11,7 +11,7 @@ import pytest
 from agent_servers import look
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import Conversation, Kind, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, ending_in, finished, memory_of
 from mem1.messages import Bounds, Reading, fold
 
 
@@ -111,3 +111,23 @@ def test_a_missing_framework_is_named_with_what_to_install(
     monkeypatch.delitem(sys.modules, f"mem1.extras.agents.{module}", raising=False)
     with pytest.raises(UserError, match=rf"pip install 'mem1-agents\[{extra}\]'"):
         importlib.import_module(f"mem1.extras.agents.{module}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"finish_reason": "length"}, "cut off"),
+        ({"stop_reason": "model_context_window_exceeded"}, "cut off"),
+        ({"done_reason": "length"}, "cut off"),
+        ({"stopReason": "max_tokens"}, "cut off"),  # Bedrock
+        ({"stopReason": "guardrail_intervened"}, "filter"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "cut off"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "filter"),
+    ],
+)
+def test_why_a_state_came_to_no_end_is_read_in_the_words_of_all_providers(answer: dict[str, Any], why: str):
+    said = {"role": "assistant", "content": "Known so far: the por"}
+    with pytest.raises(UserError, match=why):
+        finished(said, ending_in(answer), memory_of("fold(1)", {}))
+    whole = {"finish_reason": "stop", "status": "completed", "incomplete_details": None}
+    assert finished(said, ending_in(whole), memory_of("fold(1)", {})) is said
