@@ -27,9 +27,7 @@ _MARKS = " \t-*#>;"
 """What stands around a line of answers."""
 _HEAD = re.compile(r"(?:[-\s*#>;`|\u2022\u2023\u25e6\u00b7]|\d{1,4}[.)]\s|(?i:(?:final )?answers?:))+(?=Q\d{1,4}\b)")
 """What may stand before a label too."""
-_TAGGED = re.compile("((?:(?!</?answer>).)*)<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
-"""A message that ends with its answers between tags."""
-_ALONE = re.compile(r"Q\d{1,4}\s*[-:.)\u2013\u2014]?\s*")
+_ALONE = re.compile(r"Q\d{1,4}\s*[-:.)\u2013\u2014]?")
 _SEVERAL = re.compile(r"Q\d{1,4}\s*(?:,|&|and\b|to\b|[-\u2013\u2014])\s*Q\d")
 _DASH = re.compile(r"(?:(?<=;)|^)(\s*Q\d{1,4})\s*[\u2013\u2014](?!\d)\s*")
 """One that separates, and is no sign of a number."""
@@ -126,8 +124,8 @@ def answers_in(text: str) -> str:
     or "Answer:", as plans have them too, come after all others, and none counts beside a list without such marks.
     """
     said = text.rpartition("</think>")[2].strip()
-    if (tagged := _TAGGED.fullmatch(said)) is not None:
-        said = "\n".join(tagged.groups()).strip()
+    if said.count("<answer>") == said.count("</answer>") == 1 and said.endswith("</answer>"):
+        said = said.removesuffix("</answer>").replace("<answer>", "\n").strip()
     lines = [line.replace("**", "").strip(_MARKS) for line in said.splitlines()]
     plain, behind, listed = list[str](), list[str](), False
     for at, line in enumerate(lines):
