@@ -14,7 +14,7 @@ from bench_suites import suite
 from mem1.bench.chat import ChatPlayer
 from mem1.bench.policies import script_player
 from mem1.bench.results import Spent
-from mem1.bench.running import Journal
+from mem1.bench.running import Call, Journal
 from mem1.bench.scripted import estimates, scripted_chat, scripted_player
 from mem1.bench.suites import Drawing
 from mem1.bench.tools import Tools, answers_in
@@ -148,6 +148,7 @@ class TestTheTool:
         ("| | answer |\n|---|---|\n| Q1 | a |\n| Q2 | b |", "Q1 | a; Q2 | b"),
         ("### Q1:\n\na\n\n### Q2\nb\n\nAnything else?", "Q1: a; Q2 b"),
         ("Q1 and Q2 are done.\nQ1: a\nQ2: b", "Q1: a; Q2: b"),
+        ("I read all; here they are.\n1. Q1: a\n2. Q2: b", "Q1: a; Q2: b"),
         # what more than one reading has stays as it was
         ("1. Q1: search for Kest\nQ1 a; Q2 b", "Q1 a; Q2 b; Q1: search for Kest"),
         ("a; b\n1. Q1: found at once", "a; b\n1. Q1: found at once"),
@@ -200,9 +201,12 @@ class TestFailures:
     )
     def test_a_first_request_that_does_not_fit_ends_the_run_and_is_no_reply(self, tmp_path: Path, why: str):
         journal = Journal(tmp_path / "journal.jsonl")
-        with pytest.raises(UserError, match=r"first request of independent-1-n2.*--setting max_tokens=N"):
+        with pytest.raises(UserError, match=r"first request, of independent-1-n2-seed0-0, .*--setting max_tokens=N"):
             attempt(player(lambda messages: Refused(f"status 400 ({why})"), journal))
         assert len(journal) == 0
+        journal.add(Call("another", "full", 1, "x"), {})
+        found = attempt(player(lambda messages: Refused(f"status 400 ({why})"), journal))
+        assert (found.ended, len(journal)) == ("out_of_tokens", 1), "smaller tasks have fitted"
 
     @pytest.mark.parametrize(
         ("said", "ended"),

@@ -12,7 +12,7 @@ from language_models import language_model
 from terminals import Terminal
 from terminals import terminal as terminal
 
-from mem1.cli.real import START, Plan
+from mem1.cli.real import START, TRAIN, Plan
 from mem1.configuration import read_toml
 
 SHORT = (
@@ -112,6 +112,8 @@ def test_what_it_cannot_do_is_said_before_anything_is_written(terminal: Terminal
     assert "--resume" in terminal.error("real", "--resume", "--out", tmp_path / "b")
     assert "unknown key" in terminal.error("real", "rl.grup=3", "--out", tmp_path / "c")
     assert "an option of its own: --seed 5" in terminal.error("real", "seed=5", "--out", tmp_path / "d")
+    plan = Plan(folder=tmp_path / "\U0001f680")
+    assert plan.recipe(TRAIN, str(plan.start)).model.path == str(plan.start)
     for change in ("model.path=other", 'model={path="other"}'):
         assert "an option of its own: --model other" in terminal.error("real", change, "--out", tmp_path / "d")
     assert not list(tmp_path.iterdir())

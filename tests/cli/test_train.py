@@ -122,6 +122,11 @@ def test_a_dry_run_says_that_the_folder_is_taken(terminal: Terminal, recipe: Pat
         code, printed, _ = terminal("train", recipe, "--out", tmp_path / out, "--dry-run", "--json")
         (folder,) = (check for check in json.loads(printed)["checks"] if check["name"] == "folder")
         assert (code, folder["ok"]) == (1, False) and why in folder["detail"]
+    code, printed, _ = terminal(
+        "train", recipe, "--out", tmp_path / "full", "--dry-run", "--resume", "--no-evaluate", "--json"
+    )
+    names = [check["name"] for check in json.loads(printed)["checks"]]
+    assert code == 0 and not {"folder", "evaluation"} & {*names}
 
 
 def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):

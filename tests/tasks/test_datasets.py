@@ -66,14 +66,19 @@ def test_a_list_of_answers_in_a_table_is_a_list(tmp_path: Path):
     rows = [
         """1,Who?,"[""Sela Prand"", ""S. Prand""]",2""",
         "2,When?,[sic] 1900,",
-        "3,Who?,\"['S. Prand', 'O\"\"N']\",1",
+        "3,Who?,\"['S. Prand', 'O\"\"N']\",1.0",
+        "4,Who?,\"['S. Prand','T']\",",
+        "5,Who?,\"['S. Prand',]\",",
     ]
     (tmp_path / "q.csv").write_text("\n".join(["id,text,answers,hops", *rows]))
     read = read_questions(tmp_path / "q.csv")
-    answers = [("Sela Prand", "S. Prand"), ("[sic] 1900",), ("S. Prand", 'O"N')]
-    assert [question.answers for question in read] == answers and [question.hops for question in read] == [2, None, 1]
+    answers = [("Sela Prand", "S. Prand"), ("[sic] 1900",), ("S. Prand", 'O"N'), ("S. Prand", "T"), ("S. Prand",)]
+    assert [question.answers for question in read] == answers
+    assert [question.hops for question in read] == [2, None, 1, None, None]
+    (tmp_path / "q.csv").write_text("id,text,answers,passage_ids\n1,Who?,A,\"['p1', 'p2']\"")
+    assert read_questions(tmp_path / "q.csv")[0].passage_ids == ("p1", "p2")
     (tmp_path / "q.csv").write_text("id,text,answers\n1,Who?,['Sela Prand' 'S. Prand']")
-    with pytest.raises(UserError, match=r"q.csv:2: the answers of question '1' are a list in neither JSON nor Python"):
+    with pytest.raises(UserError, match=r"q.csv:2: the answers of question '1' are no list with commas"):
         read_questions(tmp_path / "q.csv")
 
 

@@ -114,6 +114,9 @@ class TestFolders:
         found = {name: load_policy(tmp_path / name).fingerprint() for name in given}
         best, policy = (load_policy(run.parent / name).fingerprint() for name in ("start", "mine/policy"))
         assert found == {"best": best, "policy": policy, "last": best, "own": policy}
+        shutil.copytree(run / "evaluation", whole / "train" / "evaluation")  # mem1 train examined it itself
+        assert terminal("export", whole / "train", tmp_path / "alone")[0] == 0
+        assert load_policy(tmp_path / "alone").fingerprint() == policy
 
     def test_a_curve_may_hold_what_is_no_number(self, run: Path, tmp_path: Path, terminal: Terminal):
         shutil.copytree(run, tmp_path / "run")

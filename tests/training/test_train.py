@@ -255,19 +255,20 @@ def test_a_step_that_diverges_is_not_the_best(config: Recipe, tmp_path: Path, mo
     assert not (tmp_path / "run" / BEST).exists()
 
 
-@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("was", ["finished", "resumed", "killed"])
 def test_a_run_that_has_lost_its_checkpoints_does_not_begin_anew(
-    config: Recipe, tmp_path: Path, unbroken: Path, finished: bool
+    config: Recipe, tmp_path: Path, unbroken: Path, was: str
 ):
     shutil.copytree(unbroken, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    if not finished:
+    if was != "finished":
         shutil.rmtree(tmp_path / "run" / "policy")
+    if was == "resumed":
         resolved = json.loads((tmp_path / "run" / "resolved.json").read_text())
         resolved["starts"] = [{"after_step": 0, "ranks": 1}, {"after_step": 2, "ranks": 1}]
         (tmp_path / "run" / "resolved.json").write_text(json.dumps(resolved))
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match="finished run without checkpoints" if finished else "has none now"):
+    with pytest.raises(UserError, match="finished run without checkpoints" if was == "finished" else "has none now"):
         run(config, tmp_path / "run")
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 

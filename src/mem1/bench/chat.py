@@ -241,9 +241,9 @@ class _Asked:
             why = one_line(str(failure))
             if not (isinstance(failure, Refused) and _TOO_LONG.search(why)):
                 raise Over(Ended.ENGINE_FAILED, why) from failure
-            if self._number == 1:  # no memory has made it long
+            if self._number == 1 and not len(self._journal):  # the run's first, which no memory has made long
                 self.error = UserError(
-                    f"the first request of {self._task.id} does not fit the server: {why}; give a smaller --setting "
+                    f"the first request, of {self._task.id}, does not fit the server: {why}; give a smaller --setting "
                     "max_tokens=N, with another --out, or let the server take longer contexts"
                 )
             raise Over(Ended.OUT_OF_TOKENS, why) from failure

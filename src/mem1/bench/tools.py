@@ -130,7 +130,7 @@ def answers_in(text: str) -> str:
     plain, behind, listed = list[str](), list[str](), False
     for at, line in enumerate(lines):
         begun = line if _LABEL.match(line) else _behind_marks(line)
-        listed = listed or (begun is None and ";" in line)
+        listed = listed or (begun is None and ";" in line and line[-1] not in ".!?:")  # else it is prose
         if begun is None or (_SEVERAL.match(begun) and ";" not in begun):
             continue
         if _ALONE.fullmatch(begun):

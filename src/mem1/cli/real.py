@@ -35,6 +35,7 @@ from mem1.cli.options import (
     work_begins,
 )
 from mem1.configuration.model import LARGEST_SEED
+from mem1.configuration.toml import value_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +96,7 @@ class Plan:
 
     @property
     def policy(self) -> Path:
-        """The policy of that run which is examined: did best on development tasks; without any, the last."""
+        """The policy of that run which is examined: the best on development tasks; without any, the last."""
         from mem1.evaluation.report.run_folders import examined_policy
 
         return examined_policy(self.train)
@@ -115,7 +116,7 @@ class Plan:
         quick = QUICK[name] if self.quick else ()
         own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
         clozes = () if self.corpus is None else CLOZES[name]
-        given = (f"seed={self.seed}", f"model.path={json.dumps(model)}")
+        given = (f"seed={self.seed}", f"model.path={value_text(model)}")
         found = load_recipe(name, *given, *quick, *clozes, *changes, *own)
         if found.seed != self.seed:
             raise UserError(f"seed={found.seed} has an option of its own: --seed {found.seed}")

@@ -62,7 +62,7 @@ def command(
     from mem1.api import find_recipe, load_recipe
 
     if dry:
-        refuse(invocation, "resume", "upload", because="--dry-run trains nothing; leave it out")
+        refuse(invocation, "upload", because="--dry-run trains nothing; leave it out")
     elif not evaluate:
         refuse(invocation, "as_json", because="prints the evaluation, which --no-evaluate leaves out")
     path = find_recipe(recipe)
@@ -86,11 +86,11 @@ def command(
     here = machine(invocation) or Machine.here()
     config = _with_sampler(config, folder, here, resume=resume)
     if dry:
-        _dry_run(config, folder, as_json=as_json, evaluate=evaluate)
+        _dry_run(config, folder, as_json=as_json, evaluate=evaluate, resume=resume)
         return
     console = stderr()
     on_saved = None if upload is None else Upload(upload, console.print)
-    if evaluate:
+    if evaluate and not config.recall is config.sft is config.rl is None:
         check_evaluation(config)
     config = fitted(config, here)
     with joined_for(config, here) as ranks:
@@ -178,11 +178,11 @@ def fitted(config: Recipe, here: Machine) -> Recipe:
     return config
 
 
-def _dry_run(config: Recipe, folder: Path, *, as_json: bool, evaluate: bool) -> None:
+def _dry_run(config: Recipe, folder: Path, *, as_json: bool, evaluate: bool, resume: bool) -> None:
     from mem1.cli.plan import show_dry_run
     from mem1.planning.preflight import dry_run
 
-    done = dry_run(config, out=folder, evaluate=evaluate)
+    done = dry_run(config, out=folder, evaluate=evaluate, resume=resume)
     if as_json:
         print(json.dumps(done.record()))
     else:

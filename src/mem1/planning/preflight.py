@@ -72,8 +72,12 @@ class Check:
     """What was found, or what is missing and what to do."""
 
 
-def checks(config: Recipe, *, disk: int, out: Path, evaluate: bool = True) -> list[Check]:
-    """All of them; `disk` are the bytes that the run's folder `out` will hold. `evaluate`: the policy is evaluated."""
+def checks(config: Recipe, *, disk: int, out: Path, evaluate: bool = True, resume: bool = False) -> list[Check]:
+    """All of them; `disk` are the bytes that the run's folder `out` will hold.
+
+    evaluate    the policy is evaluated
+    resume      the folder may hold the run
+    """
     rollout, sft, agent = config.rollout, config.sft, config.agent
     tasks = _checked("tasks", "[tasks]", lambda: _tasks(config))
     return [
@@ -95,7 +99,7 @@ def checks(config: Recipe, *, disk: int, out: Path, evaluate: bool = True) -> li
             else []
         ),
         *([_checked("writers", "writers", lambda: check_writers(config.writers))] if config.writers else []),
-        _checked("folder", "--out", lambda: _free(out)),
+        *([] if resume else [_checked("folder", "--out", lambda: _free(out))]),
         _checked("disk", "--out", lambda: _disk(disk, out)),
     ]
 
@@ -408,13 +412,13 @@ class DryRun:
         }
 
 
-def dry_run(config: Recipe, *, out: Path, evaluate: bool = True) -> DryRun:
+def dry_run(config: Recipe, *, out: Path, evaluate: bool = True, resume: bool = False) -> DryRun:
     """Plan a recipe, look whether what it names is there, and rehearse a step; `out` is where a run would write.
 
-    `evaluate`: it would evaluate the policy, too.
+    `evaluate`: it would evaluate the policy, too; `resume`: it would go on with the run in that folder.
 
     Raises UserError where the recipe has no stage, its model's shape is not known, or its stages cannot work.
     """
     plan = make_plan(config)
-    found = checks(config, disk=plan.disk, out=out, evaluate=evaluate)
+    found = checks(config, disk=plan.disk, out=out, evaluate=evaluate, resume=resume)
     return DryRun(plan=plan, checks=tuple(found), rehearsed=rehearse(config))

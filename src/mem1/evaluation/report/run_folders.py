@@ -127,8 +127,8 @@ def examined_policy(training: Path) -> Path:
     That is the last. Where the training is part of a larger run, which examines before and after it, it is the one that
     did best on development tasks, if there were any.
     """
-    best = training / BEST
-    part = training.absolute().name == "train" and (training.absolute().parent / "evaluation").is_dir()
+    best, whole = training / BEST, training.absolute()
+    part = whole.name == "train" and (whole.parent / "evaluation").is_dir() and not (whole / "evaluation").is_dir()
     return best if part and best.is_dir() else training / "policy"
 
 

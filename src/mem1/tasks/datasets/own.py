@@ -23,6 +23,7 @@ qa_search_train_merge_multi.py, inference/generate_rollout.py and train/verl/uti
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -31,6 +32,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from token import STRING
+from tokenize import TokenError, generate_tokens
 from typing import Any
 
 from mem1.errors import UserError
@@ -100,8 +103,8 @@ def question_from(record: Record) -> Question:
     fields = {field: first(record, names) for field, names in _NAMES.items()}
     name = identifier(fields["id"])
     text, hops = fields["text"], fields["hops"]
-    if isinstance(hops, str) and re.fullmatch("[0-9]{0,4}", hops):  # as tables have it
-        hops = int(hops) if hops else None
+    if isinstance(hops, str) and (digits := re.fullmatch(r"([0-9]{0,4})(?:\.0)?", hops)):  # as tables have it
+        hops = int(digits[1]) if digits[1] else None
     if text is not None and not isinstance(text, str):
         raise ValueError(f"the text of question {name!r} is not a string")
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int)):
@@ -111,37 +114,35 @@ def question_from(record: Record) -> Question:
     return Question(
         id=name,
         text=text or "",
-        answers=strings(_listed(fields["answers"], name), f"the answers of question {name!r}"),
+        answers=_listed(fields["answers"], f"the answers of question {name!r}"),
         source=fields["source"] or "",
         hops=hops,
-        passage_ids=strings(fields["passage_ids"], f"the passage ids of question {name!r}"),
-        titles=strings(fields["titles"], f"the titles of question {name!r}"),
+        passage_ids=_listed(fields["passage_ids"], f"the passage ids of question {name!r}"),
+        titles=_listed(fields["titles"], f"the titles of question {name!r}"),
         depends_on=_numbers(fields["depends_on"], name),
     )
 
 
-def _listed(answers: Any, name: str) -> Any:
-    """A text as the only answer; one that is a list in JSON or Python, as tables have it, as that list.
+def _listed(values: Any, what: str) -> tuple[str, ...]:
+    """A list of texts; a text alone as the only one, or, if it is a list in JSON or Python, as in tables, as that list.
 
-    Raises ValueError for a list of quoted texts in another form, such as NumPy's, which has no commas.
+    Raises ValueError naming `what` for anything else, such as NumPy's lists, which have no commas.
     """
-    if not isinstance(answers, str):
-        return answers
-    written = answers.strip()
+    if not isinstance(values, str):
+        return strings(values, what)
+    written = values.strip()
     if not written.startswith("["):
-        return [answers]
+        return strings([values], what)
     with suppress(ValueError):
-        return json.loads(written)
-    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        return strings(json.loads(written), what)
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TokenError):
         found = ast.literal_eval(written)
-        if repr(found) == written:  # 'a' 'b' would be read as one text
-            return found
-    if re.match(r"""\[\s*['"]""", written):
-        raise ValueError(
-            f"the answers of question {name!r} are a list in neither JSON nor Python, {shown(written)}; write it as "
-            '["one", "another"]'
-        )
-    return [answers]
+        parts = [token for token in generate_tokens(io.StringIO(written).readline) if token.type == STRING]
+        if len(parts) == len(found):  # 'a' 'b' would be read as one text
+            return strings(found, what)
+    if re.match(r"""\[\s*['"].*['"]\s*\]$""", written, re.DOTALL):
+        raise ValueError(f'{what} are no list with commas, {shown(written)}; write ["one", "another"]')
+    return strings([values], what)
 
 
 def _numbers(values: Any, name: str) -> tuple[int, ...]:

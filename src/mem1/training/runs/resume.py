@@ -14,7 +14,7 @@ from mem1.engines.device import Computed
 from mem1.errors import UserError
 from mem1.policy.folders import policy_digest
 from mem1.recipe.recipe import Recipe
-from mem1.run_folder import RunFolder, read_resolved
+from mem1.run_folder import METRICS, RunFolder, read_metrics, read_resolved
 from mem1.training.runs.checkpoint import latest_checkpoint, read_state
 
 NOT_FINGERPRINTED = (
@@ -58,11 +58,19 @@ def _check_not_begun(out: Path) -> None:
     """A run that has lost its checkpoints would begin anew, and throw away what it has recorded."""
     if (out / "policy" / "config.json").is_file():
         what = f"{out} holds a finished run without checkpoints to resume it from; use its policy, {out / 'policy'}"
-    elif any(start["after_step"] for start in read_resolved(out).get("starts", [])):
-        what = f"{out} was resumed from a checkpoint before, and has none now; restore its checkpoints"
+    elif any(start["after_step"] for start in read_resolved(out).get("starts", [])) or _recorded_saved(out):
+        what = f"{out} had checkpoints, and has none now; restore them"
     else:
         return
     raise UserError(f"{what}, or start a new run with another --out")
+
+
+def _recorded_saved(out: Path) -> bool:
+    """Whether so many steps are recorded that a checkpoint was complete: the second waits for the first."""
+    if not (out / "config.toml").is_file() or not (out / METRICS).is_file():
+        return False
+    every = read_toml(out / "config.toml").get("checkpoint_every")
+    return isinstance(every, int) and len(read_metrics(out / METRICS)) >= 2 * every
 
 
 def as_begun(config: Recipe, out: Path, computed: Computed) -> Recipe:
