@@ -120,7 +120,6 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("index c --out o --kind dense --encoder e --k1 1.2", "--k1: goes with --kind bm25"),
         ("data atlas-quick --out o.jsonl --verl", "--verl: its trainer reads .parquet"),
         ("data own-documents corpus=c --out clozes --split train", "--split: is for a file of tasks"),
-        ("train atlas-quick --dry-run --resume", "--resume: --dry-run trains nothing"),
         ("train atlas-quick --no-evaluate --json", "--json: prints the evaluation, which --no-evaluate leaves out"),
         ("plan atlas-quick --server-gpus 2", "--server-gpus: the recipe samples in its own process"),
         ("quickstart --resume --out nowhere", "--resume: nowhere does not exist; start a run without --resume"),
