@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,19 +55,19 @@ QUICK: Mapping[str, tuple[str, ...]] = {
 """What --quick changes in each recipe."""
 UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
 """What an examination of the untouched model changes: its chat template, instructions, longer turns, fewer tasks."""
-CLOZES: Mapping[str, tuple[str, ...]] = {
-    START: (
-        "budget.completion_extra=160",
-        "tasks.laziness.diligent=1",
-        "sft.objectives=[1,2,4,10,16,16]",
-    ),
-    TRAIN: ("budget.completion_extra=160",),
-    EVAL: ("budget.completion_extra=160",),
+CLOZES = ("budget.completion_extra=160", "tasks.laziness.diligent=1", "sft.objectives=[1,2,4,10,16,16]")
+"""What --corpus changes: a turn quotes a sentence of a document, and half of all demonstrations are too few to learn
+where a long list ends."""
+_OF = {
+    **{"sft": START, "tasks.laziness": START},
+    **{"rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN},
 }
-"""What --corpus changes in each recipe: a turn quotes a sentence of a document, and half of all demonstrations are too
-few to learn where a long list ends."""
-_OF = {"sft": START, "rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN}
 """How a key begins -> the only recipe in which it is changed; others are changed in all three."""
+
+
+def _of(name: str, changes: Sequence[str]) -> list[str]:
+    """Those of the changes that are for a recipe."""
+    return [c for c in changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +114,9 @@ class Plan:
         from mem1.errors import UserError
 
         quick = QUICK[name] if self.quick else ()
-        own = [c for c in self.changes if all(name == of for begin, of in _OF.items() if c.startswith(begin))]
-        clozes = () if self.corpus is None else CLOZES[name]
+        clozes = () if self.corpus is None else _of(name, CLOZES)
         given = (f"seed={self.seed}", f"model.path={value_text(model)}")
-        found = load_recipe(name, *given, *quick, *clozes, *changes, *own)
+        found = load_recipe(name, *given, *quick, *clozes, *changes, *_of(name, self.changes))
         if found.seed != self.seed:
             raise UserError(f"seed={found.seed} has an option of its own: --seed {found.seed}")
         if found.model.path != model:

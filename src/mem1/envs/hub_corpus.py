@@ -17,7 +17,7 @@ from mem1.cache import cache_folder, open_cached
 from mem1.envs.tasks import must_exist
 from mem1.errors import UserError, printable
 from mem1.records import Passage
-from mem1.retrieval.corpus import PASSAGES, passage_of
+from mem1.retrieval.corpus import PASSAGES, passages_of
 from mem1.retrieval.index_files import read_folder, save_folder
 from mem1.tasks.datasets.files import PREFIX, hub_fingerprint, hub_records, peek
 from mem1.tasks.datasets.own import write_passages
@@ -65,17 +65,7 @@ def _passages(corpus: str) -> list[Passage]:
     if head is not None and "question" in head:
         passages = read_dataset(corpus).passages
     else:
-        passages = list[Passage]()
-        place_of = dict[str, str]()
-        for where, record in records:
-            try:
-                passage = passage_of(record)
-            except ValueError as error:
-                raise UserError(f"{where}: {error}") from error
-            if passage.id in place_of:
-                raise UserError(f"{where}: passage id {passage.id!r} is already used in {place_of[passage.id]}")
-            place_of[passage.id] = where
-            passages.append(passage)
+        passages = list(passages_of(records, where=str, before=lambda place: f"in {place}"))
     if not passages:
         raise UserError(f"{corpus} has no passages: its rows need id, title and text, or questions with paragraphs")
     return passages

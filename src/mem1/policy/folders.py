@@ -58,8 +58,8 @@ SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
 
 def check_whole(folder: Path) -> None:
     """Raises UserError where a file of a policy that mem1 has written is missing, or not as it was written."""
-    manifest = durable.read_manifest(folder)
-    if manifest is None or manifest.kind != POLICY:
+    manifest = _own_manifest(folder)
+    if manifest is None:
         return
     if changed := [name for name in manifest.files if not manifest.intact(folder, name)]:
         raise UserError(
@@ -73,11 +73,17 @@ def policy_digest(path: str | Path) -> str | None:
 
     None: it is no folder that mem1 has written.
     """
-    manifest = durable.read_manifest(Path(path))
-    if manifest is None or manifest.kind != POLICY:
+    manifest = _own_manifest(Path(path))
+    if manifest is None:
         return None
     kept = {name: of for name, of in manifest.files.items() if name.endswith((".safetensors", "tokenizer.json"))}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _own_manifest(folder: Path) -> durable.Manifest | None:
+    """The manifest of a policy that mem1 has written; None: it is no such folder."""
+    manifest = durable.read_manifest(folder)
+    return manifest if manifest is not None and manifest.kind == POLICY else None
 
 
 def gguf_in(path: Path) -> Path | None:
@@ -122,7 +128,8 @@ def _plain_folder(file: Path, size: int, modified_ns: int) -> Path:
         return folder
 
     def make() -> None:
-        _write(file, folder, {"gguf": file.name, "sha256": digest, "license": _told(file, "general.license")})
+        told = _Told(file)
+        _write(told, folder, {"gguf": file.name, "sha256": digest, "license": told("general.license")})
 
     folder = cache_folder() / f"gguf-{digest[:32]}"
     return open_cached(folder, load=load, make=make)
@@ -132,8 +139,8 @@ def _has(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
 
 
-def _write(file: Path, folder: Path, facts: Mapping[str, Any]) -> None:
-    start = time.perf_counter()
+def _write(told: _Told, folder: Path, facts: Mapping[str, Any]) -> None:
+    start, file = time.perf_counter(), told.file
     partial = durable.partial_of(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     durable.sweep(folder)
@@ -141,7 +148,7 @@ def _write(file: Path, folder: Path, facts: Mapping[str, Any]) -> None:
     try:
         with full:
             partial.mkdir()
-            parameters = _dequantise(file, partial)
+            parameters = _dequantise(told, partial)
             durable.seal(partial, kind=POLICY, format=_FORMAT, facts=facts)
             durable.put_folder(partial, folder)
     finally:
@@ -151,13 +158,14 @@ def _write(file: Path, folder: Path, facts: Mapping[str, Any]) -> None:
     print(printable(said), file=sys.stderr)
 
 
-def _dequantise(file: Path, folder: Path) -> int:
+def _dequantise(told: _Told, folder: Path) -> int:
     """Save model and tokenizer as transformers reads them; returns the number of weights."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    file = told.file
     where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
-    own = _unread_settings(file)
+    own = _unread_settings(told)
     bars = redirect_stderr(io.StringIO())  # and what transformers says of its own workings
     try:
         with bars:
@@ -170,7 +178,7 @@ def _dequantise(file: Path, folder: Path) -> int:
     model, found = read
     if missing := sorted(found["missing_keys"]):  # transformers has filled them with random numbers
         raise UserError(f"{file} lacks {len(missing)} weights, such as {missing[0]}; download it again")
-    if unread := _unread_weights(file, model):
+    if unread := _unread_weights(told, model):
         raise UserError(
             f"{file} has {len(unread)} weights that transformers does not read, such as {unread[0]}; it is "
             "another model without them, so take its safetensors"
@@ -183,64 +191,65 @@ def _dequantise(file: Path, folder: Path) -> int:
     with bars:
         model.save_pretrained(folder)
     backend = tokenizer.backend_tokenizer
-    backend.pre_tokenizer = split_by(_told(file, "tokenizer.ggml.pre")) or backend.pre_tokenizer
+    backend.pre_tokenizer = split_by(told("tokenizer.ggml.pre")) or backend.pre_tokenizer
     tokenizer.save_pretrained(folder)
     return model.num_parameters()
 
 
-def _unread_settings(file: Path) -> dict[str, Any]:
+class _Told:
+    """What a GGUF file says of itself, read once. Raises UserError for a damaged one."""
+
+    def __init__(self, file: Path) -> None:
+        from gguf import GGUFReader
+
+        self.file = file
+        try:
+            self._reader = GGUFReader(file)
+            self.weights = {tensor.name for tensor in self._reader.tensors}
+            """llama.cpp's names."""
+        except Exception as error:  # as above
+            raise _unreadable(file, error) from error
+        self.kind = self("general.architecture")
+
+    def __call__(self, key: str) -> str:
+        """The value of a key; empty: it has none."""
+        try:
+            field = self._reader.get_field(key)
+            return "" if field is None else str(field.contents())
+        except Exception as error:  # as above
+            raise _unreadable(self.file, error) from error
+
+
+def _unread_settings(told: _Told) -> dict[str, Any]:
     """Settings of the model that its GGUF file has and transformers passes over. Raises UserError for scaled rotary
     embeddings, which it passes over too."""
-    kind = _told(file, "general.architecture")
+    kind = told.kind
     if kind not in ARCHITECTURES:
         return {}
-    if (scaling := _told(file, f"{kind}.rope.scaling.type")) not in ("", "none"):
+    if (scaling := told(f"{kind}.rope.scaling.type")) not in ("", "none"):
         raise UserError(
-            f"{file} has rotary embeddings of type {scaling!r}, which transformers does not read of a GGUF file; take "
-            "its safetensors"
+            f"{told.file} has rotary embeddings of type {scaling!r}, which transformers does not read of a GGUF file; "
+            "take its safetensors"
         )
-    weights = _weights_in(file)
     found: dict[str, Any] = {}
-    if kind != "qwen2" and "blk.0.attn_q.bias" in weights:  # a qwen2 always has them
+    if kind != "qwen2" and "blk.0.attn_q.bias" in told.weights:  # a qwen2 always has them
         found["attention_bias"] = True
-    if kind == "llama" and "blk.0.ffn_up.bias" in weights:
+    if kind == "llama" and "blk.0.ffn_up.bias" in told.weights:
         found["mlp_bias"] = True
-    if kind == "qwen3" and (size := _told(file, "qwen3.attention.key_length")):
+    if kind == "qwen3" and (size := told("qwen3.attention.key_length")):
         found["head_dim"] = int(size)
     return found
 
 
-def _unread_weights(file: Path, model: Any) -> list[str]:
+def _unread_weights(told: _Told, model: Any) -> list[str]:
     """llama.cpp's names of the weights in the file that have no place in the model."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
-    kind = _told(file, "general.architecture")
-    if kind not in ARCHITECTURES:
+    if told.kind not in ARCHITECTURES:
         return []
-    names = get_tensor_name_map(MODEL_ARCH[kind.upper()], model.config.num_hidden_layers)
+    names = get_tensor_name_map(MODEL_ARCH[told.kind.upper()], model.config.num_hidden_layers)
     read = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in model.state_dict()}
-    return sorted(_weights_in(file) - read)
-
-
-def _weights_in(file: Path) -> set[str]:
-    """llama.cpp's names. Raises UserError for a damaged file."""
-    from gguf import GGUFReader
-
-    try:
-        return {tensor.name for tensor in GGUFReader(file).tensors}
-    except Exception as error:  # as above
-        raise _unreadable(file, error) from error
-
-
-def _told(file: Path, key: str) -> str:
-    """What a GGUF file says of itself; empty: nothing. Raises UserError for a damaged one."""
-    from gguf import GGUFReader
-
-    try:
-        field = GGUFReader(file).get_field(key)
-        return "" if field is None else str(field.contents())
-    except Exception as error:  # as above
-        raise _unreadable(file, error) from error
+    return sorted(told.weights - read)
 
 
 def _unreadable(file: Path, error: Exception) -> UserError:

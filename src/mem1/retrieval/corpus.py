@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from mem1.errors import UserError
 from mem1.jsonl import encode_object, read_objects
@@ -27,6 +27,7 @@ from mem1.records import Passage
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "offsets.npy"
+Place = TypeVar("Place")
 _COLUMNS = ("id", "docid", "title", "text", "contents")
 _NO_TEXT = "passage {!r} has no text; give it as text, or title and text as contents"
 
@@ -45,16 +46,28 @@ def read_passages(path: str | os.PathLike[str]) -> list[Passage]:
 
 def passages_in(path: str | os.PathLike[str]) -> Iterator[Passage]:
     """The passages of a corpus file one after the other. Raises UserError as `read_passages` does, for those read."""
-    line_of: dict[str, int] = {}
     records = read_rows(path, _COLUMNS) if is_parquet(path) else read_objects(path)
-    for line, record in records:
+    return passages_of(records, where=lambda line: f"{path}:{line}", before=lambda line: f"on line {line}")
+
+
+def passages_of(
+    records: Iterable[tuple[Place, Mapping[str, Any]]], *, where: Callable[[Place], str], before: Callable[[Place], str]
+) -> Iterator[Passage]:
+    """The passages of records with their places, one after the other.
+
+    `where` and `before` name the place of a record, and of an earlier one with its id, in the UserError for a passage
+    without id or text, or a repeated id.
+    """
+    place_of: dict[str, Place] = {}
+    for place, record in records:
         try:
             passage = passage_of(record)
         except ValueError as error:
-            raise UserError(f"{path}:{line}: {error}") from error
-        if passage.id in line_of:
-            raise UserError(f"{path}:{line}: passage id {passage.id!r} is already used on line {line_of[passage.id]}")
-        line_of[passage.id] = line
+            raise UserError(f"{where(place)}: {error}") from error
+        if passage.id in place_of:
+            used = before(place_of[passage.id])
+            raise UserError(f"{where(place)}: passage id {passage.id!r} is already used {used}")
+        place_of[passage.id] = place
         yield passage
 
 
