@@ -107,6 +107,14 @@ def test_a_turn_about_a_document_may_be_longer(tmp_path: Path):
     assert own.budget.completion_extra == 90 and plain < longer
 
 
+def test_with_documents_a_change_is_one_of_clozes(terminal: Terminal, tmp_path: Path):
+    own = Plan(folder=tmp_path, corpus=tmp_path, changes=("tasks.snippet_words=30", "tasks.top_k=2"))
+    kinds = [own.recipe(name, "shipped").tasks for name in (START, TRAIN)]
+    assert [(one.kind, one.snippet_words, one.top_k) for one in kinds] == [("cloze", 30, 2)] * 2
+    said = terminal.error("real", "tasks.worlds=3", "--corpus", tmp_path, "--out", tmp_path / "run")
+    assert "unknown key" in said and "worlds" in said
+
+
 def test_what_it_cannot_do_is_said_before_anything_is_written(terminal: Terminal, tmp_path: Path):
     assert "is no model folder" in terminal.error("real", "--model", "no/such/folder", "--out", tmp_path / "a")
     assert "--resume" in terminal.error("real", "--resume", "--out", tmp_path / "b")

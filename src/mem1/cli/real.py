@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -114,25 +114,24 @@ class Plan:
         from mem1.errors import UserError
 
         quick = QUICK[name] if self.quick else ()
-        clozes = () if self.corpus is None else _of(name, CLOZES)
+        clozes = () if self.corpus is None else (self._tasks(name), *_of(name, CLOZES))
         given = (f"seed={self.seed}", f"model.path={value_text(model)}")
-        found = load_recipe(name, *given, *quick, *clozes, *changes, *_of(name, self.changes))
+        found = load_recipe(name, *given, *clozes, *quick, *changes, *_of(name, self.changes))
         if found.seed != self.seed:
             raise UserError(f"seed={found.seed} has an option of its own: --seed {found.seed}")
         if found.model.path != model:
             raise UserError(f"model.path={found.model.path} has an option of its own: --model {found.model.path}")
-        if self.corpus is not None:
-            found = type(found).model_validate({**found.model_dump(), "tasks": self._clozes(found)})
         return with_device(found, self.device)
 
-    def _clozes(self, found: Recipe) -> dict[str, Any]:
-        """The tasks of a recipe as clozes of the documents, with what both kinds of tasks have."""
+    def _tasks(self, name: str) -> str:
+        """The change that makes clozes of the documents of a recipe's tasks, with what both kinds of tasks have."""
+        from mem1.api import load_recipe
         from mem1.envs.cloze import ClozeTasks
 
-        given = found.tasks.model_dump(exclude_defaults=True)
+        given = load_recipe(name).tasks.model_dump(mode="json", exclude_defaults=True)
         kept = {key: value for key, value in given.items() if key in ClozeTasks.model_fields}
-        prompt = {"prompt": "cloze"} if "prompt" in kept else {}
-        return {**kept, **prompt, "kind": "cloze", "corpus": str(self.corpus)}
+        tasks = {**kept, "kind": "cloze", "corpus": str(self.corpus), "prompt": "cloze"}
+        return f"tasks={value_text(tasks)}"
 
 
 def command(
