@@ -105,6 +105,19 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         ("eval --tokenizer x", "--tokenizer is for a served model: give --base-url too"),
         ("run --question x --corpus c --objectives 3", "--question gives the questions; leave out evaluation.object"),
         ("train atlas-quick engine.kind=script engine.answer=x", "[engine] is for mem1 eval and run"),
+        *(
+            (f"{command} --writer-url http://127.0.0.1:9/v1", "--writer-url: belongs to --writer")
+            for command in ("probe", "proxy --upstream http://127.0.0.1:9/v1 --memory fold(4)")
+        ),
+        *(
+            (f"{command} --writer-model notes", "--writer-url and --writer-model go together")
+            for command in ("probe --writer x", "proxy --writer x --upstream http://127.0.0.1:9/v1 --memory fold(4)")
+        ),
+        ("serve-writer x --writer-url http://127.0.0.1:9/v1", "--writer-url and --writer-model go together"),
+        (
+            "serve-writer x --writer-url http://127.0.0.1:9/v1 --writer-model notes --workers 2",
+            "--workers: is for a writer in this process",
+        ),
         ("run --prices hosted-90", "--prices: goes with --mcp or --memory"),
         ("run --mcp x --memory full", "needs one --question: its task"),
         ("run --mcp x --question a --question b", "needs one --question: its task"),

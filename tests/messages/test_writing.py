@@ -472,6 +472,45 @@ def test_conversations_in_threads_are_each_read_once():
         assert all((f"a{other}b1 " in text) == (other == name) for other in range(8))
 
 
+def test_a_writer_that_takes_several_reads_as_many_conversations_and_each_in_order():
+    all_inside, order = threading.Barrier(3), dict[str, list[int]]()
+
+    def write(reading: Reading) -> list[str]:
+        (fact,) = Writer.facts(reading)
+        if fact == "x limit: 1":
+            all_inside.wait(SOON_S)
+        time.sleep(0.002)
+        order.setdefault(reading.task, []).append(int(fact.rpartition(" ")[2]))
+        return [fact]
+
+    writer = Writer(write)
+    writer.concurrency = 3  # type: ignore[attr-defined]
+    memory = Memory("fold(2)", writer=writer)
+    results = [f"x limit: {number}" for number in range(1, 9)]
+    begun = [[user(f"Task {name}."), *chat(*results)[1:]] for name in "abc"]
+    forked = [[*messages[:9], *chat(*[*results[:4], "x limit: 55"])[9:]] for messages in begun]
+    for messages in (*begun, *forked):
+        memory.prompt(messages)
+    assert memory.flush(SOON_S)
+    assert len(writer.readings) == 3 * 9 and len(order) == 3
+    for seen in order.values():
+        assert [one for one in seen if one != 55] == list(range(1, 9)) and seen.index(55) > seen.index(4)
+
+
+def test_a_page_waits_for_the_one_before_it_which_another_request_has_taken_along():
+    gate, writer = held()
+    writer.concurrency = 3  # type: ignore[attr-defined]
+    memory = Memory("fold(2)", writer=writer)
+    results = [f"x limit: {number}" for number in range(1, 9)]
+    memory.prompt(chat(*results))
+    for _ in range(3):
+        memory.prompt(chat(*results[:4], "x limit: 55"))
+    time.sleep(0.05)
+    assert len(writer.readings) == 1
+    gate.set()
+    assert memory.flush(SOON_S) and len(writer.readings) == 9
+
+
 def test_another_process_finds_states_and_notes():
     states: dict[str, str] = {}
     first, second = Writer(), Writer()

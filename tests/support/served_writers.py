@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import openai
 from servers import app_in_a_thread
 
+from mem1.extras.writer.note_writer import WrittenPart
 from mem1.extras.writer.serving import make_app
 from mem1.extras.writer.summaries import Summaries
 from mem1.messages.bounds import estimated
@@ -33,18 +34,25 @@ TOLD = {"CR-4471": "crane: CR-4471 !", "Dock 14": "dock: 14, from 3 May 2027"}
 class Told:
     """A writer that notes what it is told to, where the words stand in the part."""
 
-    def __init__(self, notes: dict[str, str] = TOLD, before: Callable[[Reading], None] = lambda reading: None) -> None:
+    def __init__(
+        self,
+        notes: dict[str, str] = TOLD,
+        before: Callable[[Reading], None] = lambda reading: None,
+        concurrency: int = 1,
+    ) -> None:
         self.notes, self._before = notes, before
         self.shown: list[Reading] = []
         self.read = self.written = 0
+        self.concurrency = concurrency
 
-    def write(self, reading: Reading, /) -> Sequence[str]:
+    def noted(self, reading: Reading, /) -> WrittenPart:
         self._before(reading)
         self.shown.append(reading)
         found = [note for words, note in self.notes.items() if words in reading.exchange]
-        self.read += estimated(reading.exchange)
-        self.written += sum(map(estimated, found))
-        return found
+        written = WrittenPart(found, estimated(reading.exchange), sum(map(estimated, found)))
+        self.read += written.read
+        self.written += written.written
+        return written
 
 
 @contextmanager

@@ -16,19 +16,20 @@ from mem1.cli.options import (
     DeviceOption,
     Fills,
     JsonOption,
-    chosen_device,
     make_folder_of,
     new_file,
     refuse,
     work_begins,
 )
 from mem1.cli.progress import bars, say, stderr
+from mem1.cli.writer import WriterModelOption, WriterUrlOption, open_writer, place
 from mem1.errors import UserError, suggestion
 from mem1.interrupts import stopped_while
 from mem1.pages.table import printed
 
 if TYPE_CHECKING:
     from mem1.engines.device import Device
+    from mem1.engines.servers import ModelServer
     from mem1.extras.probe.exam import Taken
     from mem1.extras.probe.readings import Noting
     from mem1.extras.probe.transcripts import Transcript
@@ -86,6 +87,8 @@ def command(
         typer.Option(help="Folder of a policy trained to write notes: adds trained-writer."),
     ] = None,
     device: DeviceOption = None,
+    writer_url: WriterUrlOption = None,
+    writer_model: WriterModelOption = None,
     model_reads: Annotated[
         bool, typer.Option("--model-reads", help="The model fills in the blanks, not the extractive reader.")
     ] = False,
@@ -109,8 +112,11 @@ def command(
         raise UserError("--base-url and --model go together")
     if model_reads and base_url is None:
         raise UserError("--model-reads needs a model: give --base-url and --model")
+    at = None
     if writer is None:
-        refuse(invocation, "device", because="belongs to --writer")
+        refuse(invocation, "device", "writer_url", "writer_model", because="belongs to --writer")
+    else:
+        at = place(invocation, writer_url, writer_model, device)
     if plot is not None:
         new_file(plot)
         make_folder_of(plot)
@@ -121,9 +127,9 @@ def command(
     cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))
     check_cycles(given, max(number for _, number in cells))
     notings = None
-    if writer is not None:
+    if writer is not None and at is not None:
         chosen = tuple(dict.fromkeys((*chosen, TRAINED)))
-        notings = _read(writer, given, chosen_device(invocation, device or "auto"))
+        notings = _read(writer, given, at)
     taken = _taken(chosen, given, cells, write, write if model_reads else None, notings)
     found = rows(taken)
     by_kind = {name: rows([one for one in taken if one.kind == name]) for name in dict.fromkeys(t.kind for t in given)}
@@ -220,12 +226,11 @@ def _taken(
     return found
 
 
-def _read(folder: Path, transcripts: Sequence[Transcript], device: Device) -> list[Noting]:
+def _read(folder: Path, transcripts: Sequence[Transcript], at: ModelServer | Device) -> list[Noting]:
     """What the writer in this folder notes of the transcripts."""
-    from mem1.extras.writer.note_writer import NoteWriter
     from mem1.extras.writer.transcripts import number_of_parts, read_all
 
-    writer = NoteWriter.load(folder, workers=device.workers(_WORKERS), device=device)
+    writer = open_writer(folder, at, workers=_WORKERS)
     with stopped_while("reading"), bars(stderr()) as progress:
         bar = progress.add_task("reading", total=number_of_parts(transcripts), note="")
         return read_all(writer, transcripts, lambda: progress.advance(bar))

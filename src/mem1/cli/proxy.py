@@ -13,11 +13,11 @@ from mem1.cli.options import (
     Fills,
     HostOption,
     PortOption,
-    chosen_device,
     make_folder_of,
     refuse,
     work_begins,
 )
+from mem1.cli.writer import WriterModelOption, WriterUrlOption, open_writer, place
 from mem1.errors import UserError
 
 
@@ -46,6 +46,8 @@ def command(
         typer.Option(help="Folder of a policy trained to write notes: it writes the states, not the agent's model."),
     ] = None,
     device: DeviceOption = None,
+    writer_url: WriterUrlOption = None,
+    writer_model: WriterModelOption = None,
     states: Annotated[Path, typer.Option(help="File that keeps states across restarts.")] = Path("mem1-states.sqlite"),
     events: Annotated[
         Path | None, typer.Option(help="File that gets a JSON line for each fold: tokens, state, what was left out.")
@@ -72,12 +74,12 @@ def command(
     from mem1.extras.proxy.upstream import root_of
 
     root_of(upstream)
-    on = None
+    at = None
     if writer is None:
-        refuse(invocation, "device", because="belongs to --writer")
+        refuse(invocation, "device", "writer_url", "writer_model", because="belongs to --writer")
     else:
         check_takes_notes(chosen, memory)
-        on = chosen_device(invocation, device or "auto")
+        at = place(invocation, writer_url, writer_model, device)
     for file in (states, events):
         if file is not None:
             make_folder_of(file)
@@ -89,11 +91,7 @@ def command(
             "warning",
         )
     console = stderr()
-    loaded = None
-    if writer is not None and on is not None:
-        from mem1.extras.writer.note_writer import NoteWriter
-
-        loaded = NoteWriter.load(writer, device=on)
+    loaded = None if writer is None or at is None else open_writer(writer, at)
     done = serve(
         upstream,
         memory,

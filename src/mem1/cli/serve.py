@@ -20,6 +20,7 @@ from mem1.cli.options import (
     refuse,
     work_begins,
 )
+from mem1.cli.writer import WriterModelOption, WriterUrlOption, open_writer, place
 from mem1.configuration.model import MOST_WORKERS
 from mem1.errors import UserError
 
@@ -118,24 +119,25 @@ def writer(
     token_env: _TokenOption = None,
     workers: _WorkersOption = 1,
     device: DeviceOption = None,
+    writer_url: WriterUrlOption = None,
+    writer_model: WriterModelOption = None,
 ) -> None:
     """Serve a memory writer as the model that a product asks for summaries, by OpenAI's protocol.
 
     It reads the history part by part and replies with checked notes (docs/memory/writer.md).
     """
     from mem1.cli.progress import stderr
+    from mem1.engines.device import Device
     from mem1.engines.servers import api_key
-    from mem1.extras.writer.note_writer import NoteWriter
     from mem1.extras.writer.serving import serve
 
     console, token = stderr(), api_key(token_env)
-    on = chosen_device(invocation, device)
+    at = place(invocation, writer_url, writer_model, device, "workers")
     work_begins()
-    for note in on.few_workers(workers):
+    for note in at.few_workers(workers) if isinstance(at, Device) else ():
         console.print(note, markup=False, soft_wrap=True)
-    loaded = NoteWriter.load(folder, workers=on.workers(workers), device=on)
     serve(
-        loaded,
+        open_writer(folder, at, workers=workers),
         name=name,
         host=host,
         allow_hosts=allow_host or (),

@@ -13,7 +13,7 @@ the owner with the most go first. What went is given to the writer again if it i
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -89,14 +89,16 @@ class Waiting:
         self._characters += page.characters
         return True
 
-    def next(self) -> Unread | None:
-        """The page to be read now, which waits until it is taken."""
-        if not self._owners:
-            return None
-        owner = next(iter(self._owners))
-        self._owners.move_to_end(owner)
-        queues = self._owners[owner]
-        return next(iter(queues[next(reversed(queues))].values()))
+    def next(self, reading: Collection[str] = ()) -> Unread | None:
+        """The page to be read now, which waits until it is taken; none of those that are being read (`reading`, their
+        keys), nor one behind a page that waits."""
+        for owner, queues in self._owners.items():
+            for queue in reversed(queues.values()):
+                page = next(iter(queue.values()))
+                if page.key not in reading and page.before not in self:
+                    self._owners.move_to_end(owner)
+                    return page
+        return None
 
     def take(self, key: str) -> None:
         """The page waits no longer, if it did."""

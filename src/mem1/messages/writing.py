@@ -7,7 +7,7 @@
     u1  x1  x2  u2  x3        a conversation; u: message of the user, x: exchange
        [1 ][   2  ][3 ]       what is read in turn: pages, each kept by the hash of all messages up to its end
 
-One thread reads while there is something to read, so nobody waits for the writer, and a process ends without it. A page
+Threads read while there is something to read, so nobody waits for the writer, and a process ends without it. A page
 belongs to exactly these messages, as states do (`mem1.messages.sessions`): a history that is sent anew finds its pages,
 and conversations that begin alike share those of what is alike. What is kept of notes is checked against what was read
 (`mem1.messages.written`). A page that fails is tried again after 2 exchanges of its conversation, then 4, and so on,
@@ -69,7 +69,8 @@ class Reading:
 
 
 class Writer(Protocol):
-    """Writes notes. Each memory calls it in a thread of its own, one call at a time."""
+    """Writes notes. Each memory calls it in threads of its own: in one, or, where the writer has a number `concurrency`,
+    in as many, each for another conversation."""
 
     def write(self, reading: Reading, /) -> Sequence[str]:
         """Notes, a line each, such as "port: 8080", or with " !" at its end where it should leave last. May raise
@@ -126,7 +127,10 @@ class Desk:
         self._doubtful: Latest[tuple[Unread, Page]] = Latest(_REMEMBERED)
         """What has failed often, and the page that stands for it if the writer can write what is behind it."""
         self._unread = Waiting(_REMEMBERED, _WAITING)
-        self._thread: threading.Thread | None = None
+        self._most: int = getattr(writer, "concurrency", 1)
+        self._threads: list[threading.Thread] = []
+        self._reading: set[str] = set()
+        """Keys of the pages that the threads are reading."""
         self._closed = False
         self._changed = threading.Condition()
         self._owners: Latest[str] = Latest(_REMEMBERED)
@@ -213,22 +217,25 @@ class Desk:
             if not self._unread.add(unread, request):
                 break
             before = keys[end - 1]
-        alive = self._thread is not None and self._thread.is_alive()  # not in a process that was forked
-        if len(self._unread) and not alive:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if not self._threads:  # as in a process that was forked
+            self._reading.clear()
+        if len(self._threads) < self._most and len(self._unread) > len(self._reading):
             thread = threading.Thread(target=self._work, name="mem1-writer", daemon=True)
             with suppress(RuntimeError):  # no thread can be started: the next request tries again
                 thread.start()
-                self._thread = thread
+                self._threads.append(thread)
         return first
 
     def _work(self) -> None:
         """Writes pages until none is left."""
         while True:
             with self._changed:
-                unread = None if self._closed else self._unread.next()
+                unread = None if self._closed else self._unread.next(self._reading)
                 if unread is None:
-                    self._thread = None
+                    self._threads.remove(threading.current_thread())
                     return
+                self._reading.add(unread.key)
                 before, doubtful = self._pages.get(unread.before), None
                 if before is None and (doubtful := self._doubtful.get(unread.before)) is not None:
                     before = doubtful[1]
@@ -241,6 +248,7 @@ class Desk:
                     again = self._tried(doubtful[0], doubtful[1].before)
                     written = again if isinstance(again, Page) else written
             with self._changed:
+                self._reading.discard(unread.key)
                 self._unread.take(unread.key)
                 if isinstance(written, Page):
                     self._take(written)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from readers import CODEC, LETTERS, READ, TAGS, demonstrated, drawn
+from servers import app_in_a_thread, wait_for
 
 from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.engines.codec import Codec
+from mem1.engines.policy_sampler import Sampler
+from mem1.engines.policy_server import make_app
+from mem1.engines.servers import ModelServer
 from mem1.envs.cloze import ClozeTasks
 from mem1.errors import UserError
 from mem1.extras.probe.exam import examine
@@ -18,7 +25,7 @@ from mem1.extras.probe.readings import TRAINED
 from mem1.extras.writer.note_writer import NoteWriter, notes_in
 from mem1.extras.writer.reading import Excerpt, NoteExpert
 from mem1.extras.writer.transcripts import number_of_parts, read_all
-from mem1.messages.writing import SIGHT, reading_of
+from mem1.messages.writing import SIGHT, Reading, reading_of
 from mem1.messages.written import WrittenNote
 from mem1.policy.policy import Policy
 from mem1.policy.protocol import ResolvedProtocol
@@ -33,11 +40,16 @@ class Careful:
     def __init__(self, expert: NoteExpert, codec: Codec = CODEC) -> None:
         self.expert, self.codec = expert, codec
         self.asked: list[tuple[int, ...]] = []
+        self.together: list[int] = []
+        """Contexts of each call of `complete`."""
 
     def complete(
         self, contexts: Sequence[Sequence[int]], *, max_tokens: Sequence[int], sampling: Sampling
     ) -> list[Completion]:
-        raise AssertionError("a writer streams")
+        assert sampling.temperature == 0 and max(max_tokens) == 120
+        self.asked += map(tuple, contexts)
+        self.together.append(len(contexts))
+        return [Completion(token_ids=self.codec.encode(self.expert(self.codec.decode(one)))) for one in contexts]
 
     def stream(self, requests: Sequence[Request], follow: Follow, *, sampling: Sampling) -> None:
         """One at a time, the newest first, so that works advance at different paces."""
@@ -111,6 +123,78 @@ def test_a_trained_folder_writes_and_another_is_refused(tmp_path: Path):
         NoteWriter.load(tmp_path / "run" / "policy")
     with pytest.raises(UserError, match=r"is the folder of a run; its policy is in .*policy"):
         NoteWriter.load(tmp_path / "run")
+
+
+def test_what_several_threads_ask_for_is_computed_together():
+    begun, go_on = threading.Event(), threading.Event()
+    engine = Careful(NoteExpert(TAGS, set()))
+    complete = engine.complete
+
+    def waits(*args: Any, **kwargs: Any) -> list[Completion]:
+        begun.set()
+        assert go_on.wait(60)
+        return complete(*args, **kwargs)
+
+    engine.complete = waits  # type: ignore[method-assign]
+    writer = NoteWriter(CODEC, TAGS, engine)
+    readings = [reading_of("t", [], 0, f"part {number}") for number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        written = [threads.submit(writer.noted, readings[0])]
+        assert begun.wait(60)
+        written += [threads.submit(writer.noted, one) for one in readings[1:]]
+        wait_for(lambda: len(writer._asked._waiting) == 5)
+        go_on.set()
+        found = [one.result(60) for one in written]
+    assert engine.together == [1, 5] and writer.concurrency > 5
+    assert [one.read for one in found] == [len(writer._context(reading)) for reading in readings]
+    assert sum(one.read for one in found) == writer.read and sum(one.written for one in found) == writer.written > 0
+
+
+class Elsewhere:
+    """An engine that gains nothing from batches; the first work is slow."""
+
+    concurrency = 2
+
+    def __init__(self) -> None:
+        self.careful, self.others = Careful(NoteExpert(TAGS, set())), threading.Event()
+
+    def complete(self, contexts: Any, **options: Any) -> list[Completion]:
+        done = self.careful.complete(contexts, **options)
+        if "slow" in CODEC.decode(contexts[0]):
+            assert self.others.wait(60), "the other work waits for this one"
+        return done
+
+
+def test_on_a_server_each_work_advances_at_its_own_pace():
+    engine = Elsewhere()
+    writer = NoteWriter(CODEC, TAGS, engine)
+    left = {0: ["slow one"], 1: ["b", "c", "d"]}
+
+    def then(at: int, _: Sequence[str]) -> Reading | None:
+        left[at].pop(0)
+        if at == 1 and not left[1]:
+            engine.others.set()
+        return reading_of("t", [], 0, left[at][0]) if left[at] else None
+
+    writer.write_along([reading_of("t", [], 0, texts[0]) for texts in left.values()], then)
+    assert left == {0: [], 1: []} and engine.careful.together == [1] * 4 and writer.concurrency == 2
+
+
+def test_the_weights_may_be_on_a_server(tmp_path: Path):
+    shape = TinyModel(hidden_size=32, layers=1, heads=2, feed_forward=32, look_back=(), max_positions=2048)
+    policy = Policy(new_model(shape, vocab_size=CODEC.vocab_size, seed=0), CODEC, speaks=ResolvedProtocol(tags=TAGS))
+    policy.save(tmp_path / "writer")
+    reading = reading_of("t", [WrittenNote("a", 0)], 1, "b")
+    here = NoteWriter.load(tmp_path / "writer").noted(reading)
+    app = make_app(Sampler(policy.model, CODEC), chat="none", model="notes")
+    with app_in_a_thread(app) as address:
+        server = ModelServer(urls=(address,), model="notes", tries=1)
+        there = NoteWriter.connect(tmp_path / "writer", server)
+        assert there.noted(reading) == here and here.written == 120
+    with pytest.raises(UserError, match="the writer's model failed"):
+        there.noted(reading)
+    with pytest.raises(UserError, match="no model server answers"):
+        NoteWriter.connect(tmp_path / "writer", server)
 
 
 def test_what_strangers_wrote_reaches_a_writer_without_tags():

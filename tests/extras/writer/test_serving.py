@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
 from mem1.extras.writer.histories import of_chat, task_in
-from mem1.extras.writer.note_writer import NoteWriter
+from mem1.extras.writer.note_writer import NoteWriter, WrittenPart
 from mem1.extras.writer.serving import LONGEST, make_app
 from mem1.extras.writer.summaries import NOTHING, Summaries
 from mem1.messages.bounds import estimated
@@ -257,20 +258,21 @@ def test_how_a_model_samples_and_thinks_changes_nothing():
         assert summary(client, HISTORY, reasoning_effort="low", user="me", **ignored, **more) == plain
 
 
-def test_one_history_is_read_at_a_time():
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_so_many_histories_are_read_at_a_time_as_the_writer_takes(concurrency: int):
     inside: list[int] = []
     most: list[int] = []
 
     def slow(_: Reading) -> None:
         inside.append(1)
         most.append(len(inside))
-        time.sleep(0.01)
+        time.sleep(0.05)
         inside.pop()
 
-    with served(Told(before=slow)) as client, ThreadPoolExecutor(6) as threads:
+    with served(Told(before=slow, concurrency=concurrency)) as client, ThreadPoolExecutor(6) as threads:
         tasks = [[{"role": "user", "content": f"Task {n}."}, *HISTORY[1:]] for n in range(6)]
         assert len(set(threads.map(lambda messages: summary(client, messages), tasks))) == 1
-    assert max(most) == 1 and len(most) == 12
+    assert max(most) == concurrency and len(most) == 12
 
 
 def test_a_client_that_hangs_up_ends_its_reading_and_what_was_read_stays():
@@ -307,9 +309,9 @@ def test_a_model_that_fails_is_said_and_a_server_that_stops_ends_its_readings():
 class Liar(Told):
     """Notes what nobody said, in many shapes."""
 
-    def write(self, reading: Reading, /) -> Sequence[str]:
-        super().write(reading)
-        return ["crane: CR-9999", "dock: 77", 'quote: "never said"', "due: 9 June 2031", "two\nlines: CR-4471 !", ""]
+    def noted(self, reading: Reading, /) -> WrittenPart:
+        lies = ["crane: CR-9999", "dock: 77", 'quote: "never said"', "due: 9 June 2031", "two\nlines: CR-4471 !", ""]
+        return replace(super().noted(reading), notes=lies)
 
 
 def test_nothing_invented_is_ever_in_a_reply():

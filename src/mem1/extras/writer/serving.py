@@ -7,9 +7,9 @@
     GET  /v1/models, /health, /metrics
 
 The history is read part by part (`mem1.extras.writer.histories`), with the newest notes in sight, and every note is
-checked against its part. What was read before is not read again, and a reply that comes back is notes. One request is
-read at a time; the others wait. A request whose client hangs up ends before the next part, and so do all of them when
-the server stops; what they have read stays.
+checked against its part. What was read before is not read again, and a reply that comes back is notes. As many
+histories are read at a time as the writer computes together; the others wait. A request whose client hangs up ends
+before the next part, and so do all of them when the server stops; what they have read stays.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
     require_token(app, token)
     handle_refusals(app)
     bodies, waiting = CapacityLimit(_BODIES, "bytes of requests"), CapacityLimit(_WAITING, "requests")
-    metrics, one_at_a_time = RequestMetrics("mem1_writer", "histories"), Pool(1)
+    metrics, readers = RequestMetrics("mem1_writer", "histories"), Pool(summaries.at_a_time)
 
     async def body_of(request: Request, kind: type[BodyT]) -> BodyT:
         body = await read_body(request, largest=_BODY, instead="summarise sooner", room=bodies)
@@ -137,7 +137,7 @@ def make_app(summaries: Summaries, *, model: str = MODEL, token: str | None = No
 
         try:
             with waiting.holding(1):
-                return await unless_gone(request, one_at_a_time.submit(work, None))
+                return await unless_gone(request, readers.submit(work, None))
         finally:
             gone.set()
 

@@ -8,14 +8,16 @@ notes.
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from threading import Event
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from mem1.extras.writer.histories import History, readable, task_in
+from mem1.extras.writer.note_writer import WrittenPart
 from mem1.messages.writing import PART_TOKENS, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked, within
 
@@ -28,12 +30,12 @@ _SHORTEST = 40
 
 
 class CountingWriter(Protocol):
-    """A writer that counts the tokens that it has read and written, as `note_writer.NoteWriter` does."""
+    """A writer that counts the tokens that it reads and writes, as `note_writer.NoteWriter` does."""
 
-    read: int
-    written: int
+    @property
+    def concurrency(self) -> int: ...
 
-    def write(self, reading: Reading, /) -> Sequence[str]: ...
+    def noted(self, reading: Reading, /) -> WrittenPart: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,49 +49,68 @@ class Noted:
     written: int
 
 
+class _Part(NamedTuple):
+    notes: tuple[WrittenNote, ...]
+    """Checked."""
+    read: int
+    """Tokens, now."""
+    written: int
+
+
 class Stopped(Exception):
     """The server stops, or nobody waits for the notes."""
 
 
 class Summaries:
-    """Notes of histories, for one request at a time."""
+    """Notes of histories. Thread-safe."""
 
     def __init__(self, writer: CountingWriter) -> None:
         self._writer = writer
+        self._lock = threading.Lock()
         self._parts: OrderedDict[bytes, tuple[WrittenNote, ...]] = OrderedDict()
         self._replies: OrderedDict[str, None] = OrderedDict()
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the server stops."""
 
     @property
+    def at_a_time(self) -> int:
+        """Most histories that are worth reading at a time."""
+        return self._writer.concurrency
+
+    @property
     def replies(self) -> tuple[str, ...]:
         """The last replies, oldest first."""
-        return tuple(self._replies)
+        with self._lock:
+            return tuple(self._replies)
 
     def read(self, history: History, tokens: int, gone: Event) -> Noted:
         """The notes that fit into so many tokens. Raises Stopped once `gone` is set or the server stops."""
-        read, written = self._writer.read, self._writer.written
-        task, notes = task_in(history), list[WrittenNote]()
+        task, notes, read, written = task_in(history), list[WrittenNote](), 0, 0
         for number, (text, ours) in enumerate(readable(history, PART_TOKENS)):
             if ours:
                 notes += [WrittenNote(line) for line in text.splitlines()]
             else:
                 if gone.is_set() or self.stopping():
                     raise Stopped
-                notes += self._noted(reading_of(task, reversed(notes), number, text), number)
+                found = self._noted(reading_of(task, reversed(notes), number, text))
+                notes += [replace(note, part=number) for note in found.notes]
+                read, written = read + found.read, written + found.written
         reply = "\n".join(within(notes, tokens)) if any(note.kept for note in notes) else NOTHING
-        if len(reply) >= _SHORTEST:
-            _remember(self._replies, reply, None, _REPLIES)
-        return Noted(reply, self._writer.read - read, self._writer.written - written)
+        with self._lock:
+            if len(reply) >= _SHORTEST:
+                _remember(self._replies, reply, None, _REPLIES)
+        return Noted(reply, read, written)
 
-    def _noted(self, reading: Reading, number: int) -> list[WrittenNote]:
+    def _noted(self, reading: Reading) -> _Part:
         """The checked notes of a part, which is read once with the same task and the same notes in sight."""
         key = sha256(json.dumps(asdict(reading)).encode()).digest()
-        found = self._parts.get(key)
-        if found is None:
-            found = tuple(checked(self._writer.write(reading), reading.exchange))
-        _remember(self._parts, key, found, _PARTS)
-        return [replace(note, part=number) for note in found]
+        with self._lock:
+            known = self._parts.get(key)
+        new = WrittenPart((), 0, 0) if known is not None else self._writer.noted(reading)
+        notes = known if known is not None else tuple(checked(new.notes, reading.exchange))
+        with self._lock:
+            _remember(self._parts, key, notes, _PARTS)
+        return _Part(notes, new.read, new.written)
 
 
 Key = TypeVar("Key")
