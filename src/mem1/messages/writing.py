@@ -69,8 +69,8 @@ class Reading:
 
 
 class Writer(Protocol):
-    """Writes notes. Each memory calls it in a thread of its own; where the writer has a number `concurrency`, in as many,
-    each for another conversation."""
+    """Writes notes. Each memory calls it in a thread of its own; where the writer has a number `concurrency`, in as
+    many, each for another conversation."""
 
     def write(self, reading: Reading, /) -> Sequence[str]:
         """Notes, a line each, such as "port: 8080", or with " !" at its end where it should leave last. May raise

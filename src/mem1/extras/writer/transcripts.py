@@ -17,14 +17,14 @@ from mem1.messages.written import WrittenNote, checked
 
 def number_of_parts(transcripts: Sequence[Transcript]) -> int:
     """How often a writer is asked about them."""
-    return sum(len(_parts(transcript)) for transcript in transcripts)
+    return sum(len(parts_of_transcript(transcript)) for transcript in transcripts)
 
 
 def read_all(
     writer: NoteWriter, transcripts: Sequence[Transcript], on_part: Callable[[], None] = lambda: None
 ) -> list[Noting]:
     """What it notes of each transcript, all of which are read at a time; `on_part` is called after each part."""
-    left = [_parts(transcript)[::-1] for transcript in transcripts]
+    left = [parts_of_transcript(transcript)[::-1] for transcript in transcripts]
     found: list[list[tuple[int, WrittenNote]]] = [[] for _ in transcripts]
     read = [0] * len(transcripts)  # parts
     tasks = [transcript.task for transcript in transcripts]
@@ -44,6 +44,6 @@ def read_all(
     return [Noting(tuple(notes), taken, written) for notes in found]
 
 
-def _parts(transcript: Transcript) -> list[tuple[str, int]]:
+def parts_of_transcript(transcript: Transcript) -> list[tuple[str, int]]:
     """(text, index of the last message of its exchange) of what is read at a time."""
     return [(text, one[-1].message) for one in transcript.exchanges for text in parts(one, PART_TOKENS)]
