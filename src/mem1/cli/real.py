@@ -48,16 +48,19 @@ if TYPE_CHECKING:
 START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
 MODEL = "smollm2"
 QUICK: Mapping[str, tuple[str, ...]] = {
-    START: ("sft.steps=24", "sft.warmup=3"),
+    START: ("sft.steps=46", "sft.warmup=6"),
     TRAIN: ("rl.curriculum=[{steps=2, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=2"),
     EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8", "evaluation.questions=32"),
 }
 """What --quick changes in each recipe."""
 UNTOUCHED = ("protocol.kind=auto", "tasks.prompt=null", "budget.completion_extra=160", "evaluation.tasks=8")
 """What an examination of the untouched model changes: its chat template, instructions, longer turns, fewer tasks."""
-CLOZES = ("budget.completion_extra=160", "tasks.laziness.diligent=1", "sft.objectives=[1,2,4,10,16,16]")
-"""What --corpus changes: a turn quotes a sentence of a document, and half of all demonstrations are too few to learn
-where a long list ends."""
+CLOZES = (
+    *("budget.completion_extra=160", "tasks.laziness.diligent=1", "sft.objectives=[1,2,4,10,16,16]"),
+    *("sft.tokens=2048", "sft.steps=130", "sft.warmup=5"),
+)
+"""What --corpus changes: a turn quotes a sentence of a document, so that a step has room for fewer of them, and half of
+all demonstrations are too few to learn where a long list ends."""
 _OF = {
     **{"sft": START, "tasks.laziness": START},
     **{"rl": TRAIN, "evaluation.every": TRAIN, "evaluation.validation": TRAIN},
