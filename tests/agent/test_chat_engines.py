@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from chat_engines import NAME, SMOLLM2_FOLDER, llama_cpp, vllm
 from chat_templates import QWEN25_LIKE
+from tag_sets import PAPER_NOTES
 
 import mem1
 from mem1.agent import Called, Ending, Returned
@@ -24,7 +26,9 @@ from mem1.engines.codec import Codec
 from mem1.engines.openai import OpenAIEngine
 from mem1.engines.servers import ModelServer
 from mem1.engines.weight_update import PublishedWeights, ServerFailed, WeightRoutes
+from mem1.extras.writer.note_writer import NoteWriter
 from mem1.messages import Bounds, Event
+from mem1.messages.writing import reading_of
 
 Start = Callable[..., AbstractContextManager[str]]
 SERVERS: dict[str, tuple[str, Start]] = {"llama.cpp": ("MEM1_LLAMA_CPP", llama_cpp), "vllm": ("MEM1_VLLM", vllm)}
@@ -163,6 +167,13 @@ def test_what_is_recognised_what_is_exact_and_what_is_refused(name: str, tmp_pat
         assert len(greedy.logprobs) == (len(greedy.token_ids) if name == "vllm" else 0)
         (warm,) = engine.complete([context], max_tokens=[16], sampling=Sampling(temperature=0.7))
         assert warm.failed is None and warm.logprobs == (), "those of vLLM are at temperature 1, unless it is told"
+        engine.close()
+        engine = OpenAIEngine.open(ModelServer(urls=(url,), model=NAME, tries=1), codec, PAPER_NOTES.stop_strings)
+        writer = NoteWriter(codec, PAPER_NOTES, engine)
+        readings = [reading_of("Count the bridges.", [], 0, CALLS.replace("PLACE", place)) for place in PLACES[:4]]
+        with ThreadPoolExecutor(4) as threads:
+            written = list(threads.map(writer.noted, readings))
+        assert all(one.read > 20 and 0 < one.written <= 120 for one in written), "a writer's model may be on a server"
         engine.close()
         routes = WeightRoutes("vllm", model=NAME, token=None, timeout_s=60)
         weights = PublishedWeights(version=1, path=Path("weights-000001/model.safetensors"), checksum=None)
