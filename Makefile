@@ -172,7 +172,7 @@ $(AGENTS)/%/installed: .ci/agents-%.txt .ci/agents-tests.txt
 
 $(VERIFIERS)/installed: .ci/verifiers.txt pyproject.toml
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[verifiers]' -r $<
+	$(@D)/bin/python -m pip install $(PIP_ARGS) -e '.[train,verifiers]' -r $<
 	touch $@
 
 $(FRAMEWORKS)/installed: .ci/agents-newest.txt pyproject.toml
