@@ -147,7 +147,7 @@ def test_a_row_has_the_models_flops_and_the_tables_of_a_report_keep_them_and_the
     (line,) = csv.DictReader(io.StringIO(terminal("report", tmp_path, "--format", "csv")[1]))
     assert float(line["flops_cached"]) == row["flops_cached"]
     assert (line["judge.model"], float(line["judge.agreement"])) == ("m", row["judge"]["agreement"])
-    table = terminal("report", tmp_path, "--format", "latex")[1]
+    table = terminal("report", tmp_path, "--format", "md")[1]
     assert f"{row['flops']:.3g}" in table and "it judged 100% of them" in table
     assert not terminal("report", tmp_path)[0]
     assert "the judge m accepts" in (tmp_path / "report.html").read_text()

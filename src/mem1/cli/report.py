@@ -16,7 +16,7 @@ def command(
         list[Path],
         typer.Argument(help="Folders of `mem1 quickstart`, `real`, `train` or `eval --out`.", show_default=False),
     ],
-    format: Annotated[str, typer.Option(help="html: a page; md, csv or latex: the table.")] = "html",
+    format: Annotated[str, typer.Option(help="html: a page; md or csv: the table.")] = "html",
     out: Annotated[
         Path | None,
         typer.Option(

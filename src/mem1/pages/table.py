@@ -1,12 +1,10 @@
-r"""Tables of texts: on a terminal, in Markdown, in LaTeX (booktabs); `mem1.pages.page` has them in HTML.
+"""Tables of texts: on a terminal and in Markdown; `mem1.pages.page` has them in HTML.
 
-    Table(headings=("memory", "chain"), rows=(("full", "0.71 [0.64, 0.78]"), ("notes", None)), marked={(0, 1)})
+Table(headings=("memory", "chain"), rows=(("full", "0.71 [0.64, 0.78]"), ("notes", None)), marked={(0, 1)})
 
-    memory             chain
-    full    0.71 [0.64, 0.78] *
-    notes
-
-    latex(table)  ->  full & 0.71 {\scriptsize [0.64, 0.78]} \\
+memory             chain
+full    0.71 [0.64, 0.78] *
+notes
 """
 
 from __future__ import annotations
@@ -130,39 +128,3 @@ def markdown(table: Table) -> str:
 def markdown_text(text: str) -> str:
     """The text without characters that mean something in Markdown; the brackets of an interval make no link."""
     return re.sub(r"([\\`*_<>|#])", r"\\\1", " ".join(text.split()))
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "[": "{[}",  # after the end of a row it would start an optional argument
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
-
-
-def latex(table: Table) -> str:
-    """A `tabular` for the package booktabs, with the intervals in a smaller size."""
-    align = "".join("l" if position < table.names else "r" for position in range(len(table.headings)))
-    head = " & ".join(map(_latex_text, table.headings)) + r" \\"
-    body: list[str] = []
-    for number, line in enumerate(table.rows):
-        if table.grouped and number and line[0] != table.rows[number - 1][0]:
-            body.append(r"\addlinespace")
-        names = [_latex_text(text or "") for text in line[: table.names]]
-        body.append(" & ".join([*names, *(_latex_cell(text or "") for text in line[table.names :])]) + r" \\")
-    return "\n".join(
-        [rf"\begin{{tabular}}{{{align}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    )
-
-
-def _latex_cell(text: str) -> str:
-    number, _, interval = text.partition(" ")
-    return _latex_text(number) + (rf" {{\scriptsize {interval}}}" if interval else "")
-
-
-def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))

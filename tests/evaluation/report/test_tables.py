@@ -19,7 +19,6 @@ from mem1.evaluation.report.tables import (
     by_depth,
     csv,
     differences,
-    latex,
     markdown,
     note,
     print_table,
@@ -148,14 +147,6 @@ def test_markdown_is_a_table_whose_cells_cannot_leave_it():
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {10}
 
 
-def test_latex_escapes_what_means_something_to_it():
-    text = latex([row(r"[a_b] 50% & \x{y}~^$#<")])
-    line = next(line for line in text.splitlines() if line.endswith(r"\\") and "policy" not in line)
-    names = r"{[}a\_b] 50\% \& \textbackslash{}x\{y\}\textasciitilde{}\textasciicircum{}\$\#\textless{}"
-    assert line == names + r" & 1 & 3 & 1.00 {\scriptsize [0.00, 1.00]} & 1.00 & 2.0 & 11 & 10 & 11 \\"
-    assert text.startswith("% Memory: constant.") and r"\begin{tabular}{lrrrrrrrr}" in text
-
-
 def test_csv_has_one_line_a_run_policy_and_n_with_every_number_unrounded():
     read = list(csv_module.DictReader(io.StringIO(csv([*seeds(), row('a "b",\nc', em=1 / 3, run="s0", family="a")]))))
     assert [(line["run"], line["policy"], line["em"]) for line in read] == [
@@ -165,7 +156,7 @@ def test_csv_has_one_line_a_run_policy_and_n_with_every_number_unrounded():
     assert read[0]["endings.answered"] == "3" and read[0]["context"] == "constant"
 
 
-@pytest.mark.parametrize("write", [markdown, latex, csv])
+@pytest.mark.parametrize("write", [markdown, csv])
 def test_the_same_rows_give_the_same_text(write):
     assert write(rows()) == write(rows())
 
@@ -199,9 +190,9 @@ def test_a_judge_is_named_below_the_table_with_its_coverage_and_its_agreement():
 
 def test_flops_and_the_judges_verdict_are_in_every_format():
     measured = row(flops=1234567.0, flops_cached=345678.0, judge=JUDGED)
-    for text in (markdown([measured]), latex([measured])):
-        assert "1.23e+06" in text and "3.46e+05" in text and "accepts 0.50 of the answers" in text
-        assert re.search(r"FLOPs", text) and re.search(r"judge", text)
+    text = markdown([measured])
+    assert "1.23e+06" in text and "3.46e+05" in text and "accepts 0.50 of the answers" in text
+    assert re.search(r"FLOPs", text) and re.search(r"judge", text)
     (line,) = csv_module.DictReader(io.StringIO(csv([measured])))
     assert (line["flops"], line["flops_cached"]) == ("1234567.0", "345678.0")
     assert (line["judge.model"], line["judge.correct"], line["judge.kappa"]) == ("m", "0.5", "0.7")
@@ -236,7 +227,7 @@ def test_the_table_says_how_tasks_ended_and_warns_where_most_failed_alike():
     assert [line.partition(": raise")[0] for line in warnings([cut, row(endings=ended, objectives=4)])] == [
         "Warning: trained: most tasks ended with out_of_tokens (2 of 3 at N = 1, 2 of 3 at N = 4)"
     ]
-    for text in (" ".join(printed([cut]).split()), markdown([cut]).replace("\\", ""), latex([cut])):
+    for text in (" ".join(printed([cut]).split()), markdown([cut]).replace("\\", "")):
         assert "most tasks ended with out_of_tokens (2 of 3 at N = 1)" in text and "budget.completion_extra" in text
     assert warnings([row(endings={**ended, "answered": 2, "out_of_tokens": 1})]) == []
 

@@ -1,10 +1,9 @@
-r"""The results as tables: on the terminal within 80 columns, in Markdown, LaTeX (booktabs) and CSV.
+"""The results as tables: on the terminal within 80 columns, in Markdown and CSV.
 
     policy   N  tasks   EM per objective    F1  turns  peak tokens  without prompt  if appended
     base     2    200  0.36 [0.31, 0.41]  0.40    4.1           94              62          154
 
     markdown(rows)  ->  | policy | N | EM per objective | ...
-    latex(rows)     ->  trained\_a & 2 & 0.71 {\scriptsize [0.65, 0.77]} & ... \\
     csv(rows)       ->  policy,context,objectives,tasks,em,em_low,em_high,...,endings.answered,...
 
 Where questions depend on one another, a second table shows exact match by depth:
@@ -17,7 +16,7 @@ Where questions depend on one another, a second table shows exact match by depth
     exact match          N = 2
     trained minus start  +0.42 [0.30, 0.53] *
 
-Markdown and LaTeX end with the mean over several runs; CSV has every number of every run, unrounded, and no means.
+Markdown ends with the mean over several runs; CSV has every number of every run, unrounded, and no means.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ from mem1.evaluation.report.rows import (
     shown,
 )
 from mem1.pages.table import Table, markdown_text, printed
-from mem1.pages.table import latex as latex_table
 from mem1.pages.table import markdown as markdown_table
 from mem1.records import Ended, Trajectory
 
@@ -249,12 +247,6 @@ def markdown(rows: Sequence[ReportRow]) -> str:
     return "\n".join([*(markdown_table(table) for table in _tables(rows)), below, ""])
 
 
-def latex(rows: Sequence[ReportRow]) -> str:
-    """`tabular`s for the package booktabs, preceded by the meaning of the columns as a comment."""
-    above = [f"% {' '.join(line.split())}" for line in (note(rows), *warnings(rows))]
-    return "\n".join([*above, *(latex_table(table) for table in _tables(rows)), ""])
-
-
 def csv(rows: Sequence[ReportRow]) -> str:
     """One line per run, policy and N; a field with several numbers has a column for each ("endings.answered")."""
     flat = [dict(_flat(_record(row))) for row in rows]
@@ -265,7 +257,7 @@ def csv(rows: Sequence[ReportRow]) -> str:
     return text.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Sequence[ReportRow]], str]] = {"md": markdown, "csv": csv, "latex": latex}
+FORMATS: Mapping[str, Callable[[Sequence[ReportRow]], str]] = {"md": markdown, "csv": csv}
 """Value of `mem1 report --format` -> writer."""
 
 
