@@ -65,7 +65,6 @@ class Plan:
     passages: int | None
     questions: int | None
     encoder: str | None
-    search: str
 
 
 def main() -> None:
@@ -78,7 +77,6 @@ def main() -> None:
     parser.add_argument("--passages", type=int, help="take so many, gold ones among them")
     parser.add_argument("--questions", type=int, help="take so many")
     parser.add_argument("--encoder", help="folder or Hugging Face id; without: BM25 alone")
-    parser.add_argument("--search", default="flat", choices=("flat", "ivf", "hnsw"))
     parser.add_argument("--synthetic", type=int, help="BM25 over so many invented passages of 100 words, nothing else")
     parser.add_argument("--folder", type=Path, help="keep the indexes here, and go on from a killed embedding")
     given = parser.parse_args()
@@ -98,7 +96,6 @@ def main() -> None:
                 passages=given.passages,
                 questions=given.questions,
                 encoder=given.encoder,
-                search=given.search,
             )
             print(in_own_process(measure, plan), flush=True)
 
@@ -164,15 +161,14 @@ def build(plan: Plan, passages: list[Passage]) -> tuple[Retriever, float | None]
     from mem1.retrieval.combine import Hybrid
     from mem1.retrieval.dense import Dense, index_dense
     from mem1.retrieval.encoders import known_prefixes, load_encoder
-    from mem1.retrieval.vector_search import check_nearest
 
     assert plan.encoder is not None
     encoder = load_encoder(plan.encoder)
     encoder.encode(["a text to warm up"])
     if plan.engine == "hybrid":
         return Hybrid([BM25.load(bm25_folder), Dense.load(dense_folder, encoder)]), None
-    prefixes, kind = known_prefixes(plan.encoder), check_nearest(plan.search)
-    _, taken = seconds(lambda: index_dense(passages, encoder, dense_folder, prefixes=prefixes, kind=kind))
+    prefixes = known_prefixes(plan.encoder)
+    _, taken = seconds(lambda: index_dense(passages, encoder, dense_folder, prefixes=prefixes))
     return Dense.load(dense_folder, encoder), taken
 
 

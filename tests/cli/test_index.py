@@ -90,7 +90,6 @@ def test_an_evaluation_searches_an_index(terminal: Terminal, corpus: Path, tmp_p
         (["--kind", "dense"], "--kind dense and --encoder FOLDER go together"),
         (["--encoder", "x"], "--kind dense and --encoder FOLDER go together"),
         (["--kind", "dense", "--encoder", "my-encoder"], "set --query-prefix and --passage-prefix"),
-        (["--kind", "dense", "--encoder", "e5-base-v2", "--search", "fast"], "unknown search 'fast'"),
         (["--kind", "dense", "--encoder", "/none/e5-base-v2"], "no folder /none/e5-base-v2"),
         (["--b", "2"], "'--b': Input should be less than or equal to 1"),
     ],

@@ -70,7 +70,7 @@ LIGHT = [
     "mem1.envs.webshop",
     "mem1.engines.base",
 ]
-HEAVY = ["torch", "transformers", "numpy", "bm25s", "sentence_transformers", "faiss", "pyarrow", "pypdf"]
+HEAVY = ["torch", "transformers", "numpy", "bm25s", "sentence_transformers", "pyarrow", "pypdf"]
 
 
 def room_of(module: str) -> str:

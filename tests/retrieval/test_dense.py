@@ -1,4 +1,4 @@
-"""Dense indexes: embedding chunk by chunk, resuming, exact and approximate search."""
+"""Dense indexes: embedding chunk by chunk, resuming, exact search."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from corpora import TOWNS, HashedWords
 
 from mem1.errors import UserError
 from mem1.records import Passage
-from mem1.retrieval.dense import CHUNK, Dense, VectorOrigin, embed, index_dense
+from mem1.retrieval.dense import CHUNK, Dense, VectorOrigin, embed, index_dense, nearest
 from mem1.retrieval.encoders import Prefixes, known_prefixes
-from mem1.retrieval.vector_search import NEAREST_KINDS, FaissIndex, Flat, NearestKind
 
 NO_PREFIXES = Prefixes()
 
@@ -66,38 +65,19 @@ def test_the_exact_search_finds_the_true_neighbours_in_any_blocks():
     vectors, queries = unit_vectors(1000).astype(np.float16), unit_vectors(7, seed=1)
     true = np.argsort(-(vectors.astype(np.float64) @ queries.astype(np.float64).T), axis=0)[:10].T
     for block, scores in ((4096, 1 << 26), (64, 2000), (7, 1)):
-        found = Flat(vectors, block=block, scores=scores).search(queries, 10)
+        found = nearest(vectors, queries, 10, block=block, scores=scores)
         assert [set(row) <= set(got.tolist()) for row, got in zip(true, found, strict=True)] == [True] * 7
         assert all(len(got) < 20 for got in found)
 
 
-@pytest.mark.parametrize(("kind", "recall"), [("ivf", 0.5), ("hnsw", 0.95)])
-def test_faiss_finds_most_of_the_true_neighbours(tmp_path: Path, kind: NearestKind, recall: float):
-    """Random directions are the hardest case for clusters; an eighth of them is looked into."""
-    pytest.importorskip("faiss")
-    assert kind != "flat"
-    vectors, queries = unit_vectors(2000).astype(np.float16), unit_vectors(50, seed=1)
-    index = FaissIndex.build(vectors, kind)
-    index.save(tmp_path / "index")
-    found = index.search(queries, 10)
-    true = np.argsort(-(vectors.astype(np.float32) @ queries.T), axis=0)[:10].T
-    share = np.mean([len(set(row) & set(got.tolist())) / 10 for row, got in zip(true, found, strict=True)])
-    assert share > recall
-    loaded = FaissIndex.load(tmp_path / "index", kind).search(queries, 10)
-    assert all((a == b).all() for a, b in zip(found, loaded, strict=True))
-
-
-@pytest.mark.parametrize("kind", NEAREST_KINDS)
-def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path, kind: NearestKind):
-    if kind != "flat":
-        pytest.importorskip("faiss")
+def test_a_loaded_index_answers_like_the_built_one(tmp_path: Path):
     prefixes = Prefixes(query="find ")
-    dense = Dense.build(TOWNS, HashedWords(), prefixes=prefixes, kind=kind)
+    dense = Dense.build(TOWNS, HashedWords(), prefixes=prefixes)
     dense.save(tmp_path / "index")
     loaded = Dense.load(tmp_path / "index", HashedWords())
     queries = ["capital of Norway", "Alvex"]
     assert loaded.search(queries, 4) == dense.search(queries, 4)
-    assert (loaded.prefixes, loaded.kind, loaded.embedded) == (prefixes, kind, dense.embedded)
+    assert (loaded.prefixes, loaded.embedded) == (prefixes, dense.embedded)
     assert isinstance(loaded.vectors, np.memmap) and loaded.vectors.dtype == np.float16
 
 
@@ -115,15 +95,12 @@ def test_damaged_vectors_are_noticed(tmp_path: Path):
         Dense.load(tmp_path / "index", HashedWords())
 
 
-def test_no_passage_and_an_unknown_search_are_errors():
+def test_no_passage_is_an_error():
     with pytest.raises(UserError, match="no passage to embed"):
         Dense.build([], HashedWords(), prefixes=NO_PREFIXES)
-    with pytest.raises(UserError, match="unknown search 'fast'; known: flat, ivf, hnsw"):
-        Dense.build(TOWNS, HashedWords(), prefixes=NO_PREFIXES, kind="fast")  # type: ignore[arg-type]
 
 
-def test_indexing_leaves_the_index_alone_and_can_change_its_search_without_embedding_again(tmp_path: Path):
-    pytest.importorskip("faiss")
+def test_indexing_leaves_the_index_alone_and_can_change_its_query_prefix_without_embedding_again(tmp_path: Path):
     index_dense(TOWNS, HashedWords(), tmp_path / "index", prefixes=NO_PREFIXES)
     assert [p.name for p in tmp_path.iterdir()] == ["index"]
 
@@ -131,10 +108,10 @@ def test_indexing_leaves_the_index_alone_and_can_change_its_search_without_embed
         def encode(self, texts: Sequence[str]) -> np.ndarray:
             raise AssertionError("embedded again")
 
-    index_dense(TOWNS, Asleep(), tmp_path / "index", prefixes=Prefixes(query="find "), kind="hnsw")
+    index_dense(TOWNS, Asleep(), tmp_path / "index", prefixes=Prefixes(query="find "))
     assert [p.name for p in tmp_path.iterdir()] == ["index"]
     loaded = Dense.load(tmp_path / "index", HashedWords())
-    assert (loaded.kind, loaded.prefixes.query) == ("hnsw", "find ")
+    assert loaded.prefixes.query == "find "
     assert loaded.search(["Alvex"], 1)[0][0][0] == TOWNS[3]
 
 

@@ -27,7 +27,6 @@ from mem1.retrieval.client import HttpRetriever, RetrievalServer
 from mem1.retrieval.combine import Hybrid, Reranked, Snippets, snippet
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import Prefixes
-from mem1.retrieval.vector_search import NearestKind
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.search import WebSearch, search_api
 
@@ -41,14 +40,9 @@ def saved_and_loaded(passages: Sequence[Passage], folder: Path) -> Retriever:
     return BM25.load(folder / "index")
 
 
-def dense(kind: NearestKind) -> Callable[[Sequence[Passage], Path], Retriever]:
-    def make(passages: Sequence[Passage], folder: Path) -> Retriever:
-        if kind != "flat":
-            pytest.importorskip("faiss")
-        Dense.build(passages, HashedWords(), prefixes=Prefixes(), kind=kind).save(folder / "index")
-        return Dense.load(folder / "index", HashedWords())
-
-    return make
+def dense(passages: Sequence[Passage], folder: Path) -> Retriever:
+    Dense.build(passages, HashedWords(), prefixes=Prefixes()).save(folder / "index")
+    return Dense.load(folder / "index", HashedWords())
 
 
 def hybrid(passages: Sequence[Passage], folder: Path) -> Retriever:
@@ -98,9 +92,7 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
     "bm25-built": built,
     "bm25-loaded": saved_and_loaded,
     "http": served,
-    "dense-flat": dense("flat"),
-    "dense-ivf": dense("ivf"),
-    "dense-hnsw": dense("hnsw"),
+    "dense": dense,
     "hybrid": hybrid,
     "reranked": reranked,
     "snippets": lambda passages, folder: Snippets(BM25.build(passages), words=30),

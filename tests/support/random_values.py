@@ -23,7 +23,7 @@ _KNOWN = """
     constant full none masked fold fold(2) fold(0) fold(-1) fold(x) capped(3) window(99999999999) summary(2) external(4)
     external(0) paper released paper-web paper-shop paper-summary released-web mem1 plain cloze web shop atlas multihop
     webshop independent chain shared comparison file serper brave tavily searxng live replay offline synthetic human
-    text html short train evaluation bm25 dense flat ivf md csv stand-in shipped shipped-shop org/name completions
+    text html short train evaluation bm25 dense md csv stand-in shipped shipped-shop org/name completions
     chat auto anthropic atlas-quick cpu cuda ppo grpo 1,2 0.1,0.2"""
 _FRAGMENTS = """
     [] {} [[]] [{}] {a=1} {kind='atlas'} {kind='x'} {name='ppo'} {name='rloo'} {name='dapo'} {steps=1} [0] [-1] [1e400]

@@ -48,11 +48,6 @@ def command(
     encoder: Annotated[str | None, typer.Option(help="Dense: folder or Hugging Face id.")] = None,
     query_prefix: Annotated[str | None, typer.Option(help="Dense: before a query. Default: the encoder's.")] = None,
     passage_prefix: Annotated[str | None, typer.Option(help="Dense: before a passage. Default: the encoder's.")] = None,
-    search: Annotated[
-        str,
-        typer.Option(help="Dense: flat (exact), or ivf or hnsw by FAISS."),
-        Fills("mem1.retrieval.dense:index_dense.kind"),
-    ] = "flat",
     batch_size: Annotated[
         int,
         typer.Option(min=1, max=MOST_TASKS, help="Dense: passages per batch."),
@@ -69,7 +64,7 @@ def command(
     if (kind == "dense") != (encoder is not None):
         raise UserError("--kind dense and --encoder FOLDER go together")
     if kind == "bm25":
-        dense = ("query_prefix", "passage_prefix", "search", "batch_size", "device")
+        dense = ("query_prefix", "passage_prefix", "batch_size", "device")
         refuse(invocation, *dense, because="goes with --kind dense")
     else:
         refuse(invocation, "k1", "b", because="goes with --kind bm25")
@@ -88,7 +83,7 @@ def command(
             on = chosen_device(invocation, device)
             console.print(f"device: {on}", markup=False)
             with stopped_while("embedding passages"):
-                _embed(passages, encoder, out, (query_prefix, passage_prefix), search, batch_size, str(on.at))
+                _embed(passages, encoder, out, (query_prefix, passage_prefix), batch_size, str(on.at))
     if as_json:
         shown: dict[str, Any] = {"index": str(out), "kind": kind, "passages": len(passages), "skipped": skipped}
         print(json.dumps(shown))
@@ -120,19 +115,16 @@ def _embed(
     encoder: str,
     out: Path,
     prefixes: tuple[str | None, str | None],
-    search: str,
     batch_size: int,
     device: str,
 ) -> None:
     from mem1.cli.progress import bars, stderr
     from mem1.retrieval.dense import index_dense
     from mem1.retrieval.encoders import Prefixes, known_prefixes, load_encoder
-    from mem1.retrieval.vector_search import check_nearest
 
     query, passage = prefixes
     unsaid = query is None and passage is None
     wanted = known_prefixes(encoder) if unsaid else Prefixes(query=query or "", passage=passage or "")
-    nearest = check_nearest(search)
     loaded = load_encoder(encoder, device=device, batch_size=batch_size)
     with bars(stderr()) as progress:
         bar = progress.add_task("embed", total=len(passages), note="")
@@ -141,6 +133,5 @@ def _embed(
             loaded,
             out,
             prefixes=wanted,
-            kind=nearest,
             on_progress=lambda done, of: progress.update(bar, completed=done),
         )

@@ -7,9 +7,9 @@
     .wiki.dense.embedding/progress.json   {"encoder": "9f1c...", "prefix": "passage: ", ..., "done": 2048}
     .wiki.dense.embedding/vectors.f16     the vectors one after another; rows beyond `done` are ignored
 
-A score is the inner product of vectors of length 1, a cosine. Vectors are float16, memory-mapped once saved. A chunk
-counts once its rows are on disk and `done` includes it, written in this order. Chunks begin at fixed passages, so a
-resumed run gives the same bytes as an uninterrupted one.
+A score is the inner product of vectors of length 1, a cosine. Vectors are float16, memory-mapped once saved; a query is
+compared with all of them. A chunk counts once its rows are on disk and `done` includes it, written in this order.
+Chunks begin at fixed passages, so a resumed run gives the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from mem1.retrieval.base import Result, check_search, searched_text
 from mem1.retrieval.corpus import StoredPassages, store_passages
 from mem1.retrieval.encoders import Encoder, Prefixes, load_encoder
 from mem1.retrieval.index_files import index_kind, read_folder, save_folder, understood
-from mem1.retrieval.vector_search import FaissIndex, Flat, Nearest, NearestKind, check_nearest
 
 CHUNK = 512
 """Passages per chunk."""
@@ -167,7 +166,49 @@ def _finished(work: Path, origin: VectorOrigin) -> int:
 
 KIND = "dense"
 _VECTORS = "vectors.npy"
-_FAISS = "faiss.index"
+_BLOCK = 4096
+"""Vectors converted to float32 at a time; a block fits into the processor's cache."""
+_SCORES = 1 << 26
+"""Scores held in memory at a time (256 MB)."""
+_ROUNDING = 1e-4
+"""Tolerance, well above the error of a float32 product of vectors of length 1."""
+
+
+def nearest(
+    vectors: np.ndarray, queries: np.ndarray, k: int, *, block: int = _BLOCK, scores: int = _SCORES
+) -> list[np.ndarray]:
+    """Per row of `queries` (float32, length 1) the positions of at least `k` of the `vectors`, or of all there are.
+
+        nearest(vectors, queries, k=2)      ->  [array([7, 3]), array([0, 12, 5])]
+
+    Positions are in any order; some are added that may rank below `k` only because of rounding. `block` and `scores`
+    limit the memory used besides `vectors`; results do not depend on them.
+    """
+    together = max(1, scores // max(1, len(vectors)))
+    found: list[np.ndarray] = []
+    for start in range(0, len(queries), together):
+        found += [_best(row, k) for row in _scores(vectors, queries[start : start + together], block)]
+    return found
+
+
+def _scores(vectors: np.ndarray, queries: np.ndarray, block: int) -> np.ndarray:
+    """[queries, vectors]"""
+    # torch converts float16 to float32 several times faster than numpy
+    import torch
+
+    rows, columns = torch.from_numpy(vectors), torch.from_numpy(queries).T
+    scores = torch.empty((len(rows), len(queries)))
+    for start in range(0, len(rows), block):
+        torch.matmul(rows[start : start + block].float(), columns, out=scores[start : start + block])
+    return scores.T.contiguous().numpy()
+
+
+def _best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k highest scores, and of all that may rank below them only because of rounding."""
+    if len(scores) <= k:
+        return np.arange(len(scores))
+    kth = np.partition(scores, -k)[-k]
+    return np.flatnonzero(scores >= kth - _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,8 +222,6 @@ class Dense:
     """Encoder, prefix and passages that the vectors were computed from."""
     encoder: Encoder
     prefixes: Prefixes
-    nearest: Nearest
-    kind: NearestKind
 
     @classmethod
     def build(
@@ -191,29 +230,18 @@ class Dense:
         encoder: Encoder,
         *,
         prefixes: Prefixes,
-        kind: NearestKind = "flat",
         work: Path | None = None,
         on_progress: OnProgress | None = None,
     ) -> Dense:
         """Embed title and text of every passage and prepare the search.
 
-        With a folder `work`, an interrupted embedding can be resumed. Raises UserError where there is no passage, or
-        the search needs FAISS and it is not installed.
+        With a folder `work`, an interrupted embedding can be resumed. Raises UserError where there is no passage.
         """
-        check_nearest(kind)  # before hours of embedding
         if not passages:
             raise UserError("there is no passage to embed; check the corpus")
         embedded = VectorOrigin.of(passages, encoder, prefixes.passage)
         vectors = embed(passages, encoder, embedded, work=work, on_progress=on_progress)
-        return cls(
-            passages=tuple(passages),
-            vectors=vectors,
-            embedded=embedded,
-            encoder=encoder,
-            prefixes=prefixes,
-            kind=kind,
-            nearest=Flat(vectors) if kind == "flat" else FaissIndex.build(vectors, kind),
-        )
+        return cls(passages=tuple(passages), vectors=vectors, embedded=embedded, encoder=encoder, prefixes=prefixes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index, including its passages, to a folder, completely or not at all.
@@ -224,12 +252,9 @@ class Dense:
         def write(folder: Path) -> None:
             store_passages(folder, self.passages)
             np.save(folder / _VECTORS, self.vectors)
-            if isinstance(self.nearest, FaissIndex):
-                self.nearest.save(folder / _FAISS)
 
         facts = {
             "encoder": self.encoder.name,
-            "search": self.kind,
             "query_prefix": self.prefixes.query,
             "embedded": asdict(self.embedded),
         }
@@ -247,7 +272,7 @@ class Dense:
         with understood(folder, kind=KIND):
             embedded = VectorOrigin(**facts["embedded"])
             prefixes = Prefixes(query=str(facts["query_prefix"]), passage=str(embedded.prefix))
-            name, nearest = str(facts["encoder"]), check_nearest(facts["search"])
+            name = str(facts["encoder"])
             # copy-on-write, because torch warns about read-only arrays
             passages, vectors = StoredPassages(folder), np.load(folder / _VECTORS, mmap_mode="c")
             if vectors.dtype != np.float16 or vectors.shape != (len(passages), embedded.dimension):
@@ -258,15 +283,7 @@ class Dense:
                 f"{folder} was embedded by {name}, but {encoder.name} is another encoder or has changed since, so "
                 "their vectors cannot be compared; build the index again or use the original encoder"
             )
-        return cls(
-            passages=passages,
-            vectors=vectors,
-            embedded=embedded,
-            encoder=encoder,
-            prefixes=prefixes,
-            kind=nearest,
-            nearest=Flat(vectors) if nearest == "flat" else FaissIndex.load(folder / _FAISS, nearest),
-        )
+        return cls(passages=passages, vectors=vectors, embedded=embedded, encoder=encoder, prefixes=prefixes)
 
     def search(self, queries: Sequence[str], k: int) -> list[Result]:
         """Per query the `k` nearest (passage, score), however distant; equal scores in the passages' order.
@@ -278,7 +295,7 @@ class Dense:
         results: list[Result] = [[] for _ in queries]
         if nonempty:
             vectors = self.encoder.encode([self.prefixes.query + queries[i] for i in nonempty])
-            for i, vector, found in zip(nonempty, vectors, self.nearest.search(vectors, k), strict=True):
+            for i, vector, found in zip(nonempty, vectors, nearest(self.vectors, vectors, k), strict=True):
                 results[i] = self._best(vector, found, k)
         return results
 
@@ -296,35 +313,29 @@ def index_dense(
     out: Path,
     *,
     prefixes: Prefixes,
-    kind: NearestKind = "flat",
     on_progress: OnProgress | None = None,
 ) -> None:
     """Build the index and save it at `out`.
 
     While it runs, the folder .NAME.embedding beside `out` holds the progress, from which an interrupted build resumes.
-    An existing index of the same passages gets the new kind of search without embedding again. Raises UserError where
+    An existing index of the same passages gets the new query prefix without embedding again. Raises UserError where
     a dense index at `out`, or a half-finished embedding, has another encoder, prefix or corpus, so that no slip
     overwrites hours of embedding.
     """
     work = out.with_name(f".{out.name}.embedding")
     if index_kind(out) == KIND:
-        dense = _searched_anew(passages, encoder, out, prefixes=prefixes, kind=kind)
+        dense = _searched_anew(passages, encoder, out, prefixes=prefixes)
     else:
-        dense = Dense.build(passages, encoder, prefixes=prefixes, kind=kind, work=work, on_progress=on_progress)
+        dense = Dense.build(passages, encoder, prefixes=prefixes, work=work, on_progress=on_progress)
     dense.save(out)
     remove_work(work)
 
 
-def _searched_anew(
-    passages: Sequence[Passage], encoder: Encoder, out: Path, *, prefixes: Prefixes, kind: NearestKind
-) -> Dense:
-    """The existing index at `out` with this kind of search and this query prefix."""
-    check_nearest(kind)
+def _searched_anew(passages: Sequence[Passage], encoder: Encoder, out: Path, *, prefixes: Prefixes) -> Dense:
+    """The existing index at `out` with this query prefix."""
     facts = read_folder(out, kind=KIND)
     with understood(out, kind=KIND):
         earlier = VectorOrigin(**facts["embedded"])
     if different := VectorOrigin.of(passages, encoder, prefixes.passage).difference(earlier):
         raise UserError(f"{out} holds a dense index with {different}; delete it or choose another folder")
-    dense = Dense.load(out, encoder)
-    nearest = Flat(dense.vectors) if kind == "flat" else FaissIndex.build(dense.vectors, kind)
-    return replace(dense, prefixes=prefixes, kind=kind, nearest=nearest)
+    return replace(Dense.load(out, encoder), prefixes=prefixes)
