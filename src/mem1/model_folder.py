@@ -15,7 +15,7 @@ import importlib.util
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mem1.durable import sha256_of
 from mem1.errors import UserError
@@ -27,16 +27,13 @@ def asset(name: str) -> Path:
     return Path(str(resources.files("mem1"))) / "assets" / name
 
 
-_CALLED = {"SentenceTransformer": "encoder", "CrossEncoder": "cross-encoder"}
 _WEIGHTS = "*.safetensors"
 _SETTINGS = ("*.json", "*.txt", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt")
 
 
-def load_model(
-    kind: Literal["SentenceTransformer", "CrossEncoder"], name: str, *, device: str | None
-) -> tuple[Path, Any]:
-    """(Folder, model) for a class of sentence-transformers, without pickled weights or code from the folder.
+def load_model(name: str, *, device: str | None) -> tuple[Path, Any]:
+    """(Folder, model) of sentence-transformers, without pickled weights or code from the folder.
 
     Raises UserError where the model is missing, incomplete or pickled, or needs code of its own to run.
     """
@@ -48,7 +45,7 @@ def load_model(
 
     disable_progress_bar()
     try:
-        model = getattr(sentence_transformers, kind)(
+        model = sentence_transformers.SentenceTransformer(
             str(folder),
             device=device,
             local_files_only=True,
@@ -56,7 +53,7 @@ def load_model(
             model_kwargs={"use_safetensors": True},
         )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot load the {_CALLED[kind]} {folder}: {error}") from error
+        raise UserError(f"cannot load the encoder {folder}: {error}") from error
     return folder, model
 
 

@@ -16,9 +16,8 @@ from corpora import MINILM, TOWNS
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25
-from mem1.retrieval.combine import Reranked
 from mem1.retrieval.dense import Dense
-from mem1.retrieval.encoders import SentenceEncoder, known_prefixes, load_cross_encoder, load_encoder
+from mem1.retrieval.encoders import SentenceEncoder, known_prefixes, load_encoder
 
 SHA_256 = "53aa5117"
 """Beginning of the checksum of the published weights."""
@@ -116,9 +115,8 @@ def test_pickled_weights_are_refused_unread(tmp_path: Path):
     shutil.copy(MINILM / "model.safetensors", tmp_path / "m")
     (tmp_path / "m" / "2_Dense").mkdir()
     (tmp_path / "m" / "2_Dense" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    for load in (load_encoder, load_cross_encoder):
-        with pytest.raises(UserError, match="may hold pickled weights"):
-            load(str(tmp_path / "m"))
+    with pytest.raises(UserError, match="may hold pickled weights"):
+        load_encoder(str(tmp_path / "m"))
 
 
 def test_a_model_that_brings_code_of_its_own_is_refused_and_the_code_not_run(tmp_path: Path):
@@ -137,35 +135,3 @@ def test_a_model_that_brings_code_of_its_own_is_refused_and_the_code_not_run(tmp
 def test_a_missing_model_says_so(name: str):
     with pytest.raises(UserError, match=f"no folder {name}"):
         load_encoder(name)
-
-
-def test_a_cross_encoder_reranks_as_transformers_alone_scores(tmp_path: Path):
-    """A small one with random weights; it shares the tokenizer of MiniLM."""
-    import torch
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(MINILM)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        initializer_range=1.0,
-    )
-    config.num_labels = 1
-    model = BertForSequenceClassification(config).eval()
-    model.save_pretrained(tmp_path / "cross")
-    tokenizer.save_pretrained(tmp_path / "cross")
-    query, expected = "capital of Norway", {}
-    for passage in TOWNS:
-        pair = tokenizer(query, f"{passage.title} {passage.text}", return_tensors="pt")
-        with torch.no_grad():
-            expected[passage.id] = torch.sigmoid(model(**pair).logits).item()
-    assert max(expected.values()) - min(expected.values()) > 0.01
-    scorer = load_cross_encoder(str(tmp_path / "cross"), device="cpu")
-    (result,) = Reranked(BM25.build(TOWNS), scorer).search([query + " Alvex rainy"], 4)
-    assert len(result) == 4
-    assert dict(zip([p.id for p in TOWNS], scorer(query, TOWNS), strict=True)) == pytest.approx(expected, abs=1e-5)
-    assert result == sorted(result, key=lambda r: -r[1])

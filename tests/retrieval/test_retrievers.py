@@ -22,13 +22,14 @@ from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.retrieval import BM25, RetrievalFailed, Retriever
-from mem1.retrieval.bm25 import stemmer, words_of
+from mem1.retrieval.bm25 import stemmer
 from mem1.retrieval.client import HttpRetriever, RetrievalServer
-from mem1.retrieval.combine import Hybrid, Reranked, Snippets, snippet
+from mem1.retrieval.combine import Hybrid, Snippets, snippet
 from mem1.retrieval.dense import Dense
 from mem1.retrieval.encoders import Prefixes
 from mem1.retrieval.web.cache import WebCache
 from mem1.retrieval.web.search import WebSearch, search_api
+from mem1.words import words_of
 
 
 def built(passages: Sequence[Passage], folder: Path) -> Retriever:
@@ -47,14 +48,6 @@ def dense(passages: Sequence[Passage], folder: Path) -> Retriever:
 
 def hybrid(passages: Sequence[Passage], folder: Path) -> Retriever:
     return Hybrid([BM25.build(passages), Dense.build(passages, HashedWords(), prefixes=Prefixes())])
-
-
-def reranked(passages: Sequence[Passage], folder: Path) -> Retriever:
-    def words_in_common(query: str, passages: Sequence[Passage]) -> list[float]:
-        words = set(query.lower().replace(",", "").split())
-        return [len(words & set(passage.text.lower().rstrip(".").split())) for passage in passages]
-
-    return Reranked(Dense.build(passages, HashedWords(), prefixes=Prefixes()), words_in_common)
 
 
 @contextmanager
@@ -94,7 +87,6 @@ RETRIEVERS: dict[str, Callable[[Sequence[Passage], Path], Retriever | AbstractCo
     "http": served,
     "dense": dense,
     "hybrid": hybrid,
-    "reranked": reranked,
     "snippets": lambda passages, folder: Snippets(BM25.build(passages), words=30),
     "web-searxng": asked_of_searxng,
 }
@@ -197,48 +189,12 @@ def test_a_part_that_fails_fails_the_whole():
         Hybrid([Fixed(TOWNS), Down()]).search(["any"], 3)
 
 
-def test_the_scorer_orders_the_first_results_and_no_others():
-    def by_length(query: str, passages: Sequence[Passage]) -> list[int]:
-        assert query == "any"
-        return [len(passage.title) for passage in passages]
-
-    part = Fixed(TOWNS)
-    reranked = Reranked(part, by_length, depth=3)
-    assert reranked.search(["any"], 2) == [[(STOCKHOLM, 9.0), (BERGEN, 6.0)]]
-    assert part.asked == 3
-    assert [p for p, _ in reranked.search(["any"], 4)[0]] == [STOCKHOLM, MIRA, BERGEN, OSLO]
-
-
-def test_equal_scores_keep_the_order_of_the_retriever():
-    assert [p for p, _ in Reranked(Fixed(TOWNS), lambda q, ps: [0] * len(ps)).search(["any"], 4)[0]] == TOWNS
-
-
-@pytest.mark.parametrize("scores", [[1.0], [1.0, 2.0, 3.0, float("nan")], []])
-def test_a_scorer_must_score_every_passage(scores: list[float]):
-    with pytest.raises(ValueError, match="4 numbers"):
-        Reranked(Fixed(TOWNS), lambda query, passages: scores).search(["any"], 3)
-
-
-def test_a_query_without_results_is_not_scored():
-    def never(query: str, passages: Sequence[Passage]) -> list[float]:
-        raise AssertionError("nothing to score")
-
-    assert Reranked(BM25.build(TOWNS), never).search(["zzz"], 3) == [[]]
-
-
-def test_fusion_reranking_and_both_kinds_of_index_go_together():
-    dense = Dense.build(TOWNS, HashedWords(), prefixes=Prefixes())
-    reranked = Reranked(Hybrid([BM25.build(TOWNS), dense]), lambda query, passages: [p.id == "p1" for p in passages])
-    assert reranked.search(["capital of Norway"], 1)[0][0] == (BERGEN, 1.0)
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: Hybrid([]),
         lambda: Hybrid([Fixed([])], depth=0),
         lambda: Hybrid([Fixed([])], constant=-1),
-        lambda: Reranked(Fixed([]), lambda query, passages: [], depth=0),
     ],
 )
 def test_settings_out_of_range_are_refused(make):

@@ -1,22 +1,19 @@
-"""Retrievers made of other retrievers: several as one, a second scoring of the first results, shortened texts.
+"""Retrievers made of other retrievers: several as one, shortened texts.
 
     Hybrid([bm25, dense]).search(["capital of Norway"], k=3)     a passage ranked 1st and 4th scores 1/61 + 1/64
-
-    Reranked(bm25, score).search(["Oslo"], k=3)                  the best 3 of BM25's first 50, by `score`
 
     Snippets(bm25, words=5).search(["capital of Norway"], k=1)   the words around the best match
     Passage("p0", "Oslo", "a long way north, Oslo is the capital of Norway. It has ...")
     ->  Passage("p0", "Oslo", "is the capital of Norway.")
 
 A hybrid uses reciprocal rank fusion (Cormack, Clarke & Büttcher, SIGIR 2009, with their constant of 60): only ranks
-count, so scores need not be comparable. A scorer is any function, for example a cross-encoder of encoders.py.
+count, so scores need not be comparable.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mem1.errors import UserError
@@ -55,44 +52,6 @@ class Hybrid:
                 scores[passage.id] += 1 / (self.constant + rank)
         best = sorted(scores.items(), key=lambda item: -item[1])[:k]
         return [(passages[identifier], score) for identifier, score in best]
-
-
-Scorer = Callable[[str, Sequence[Passage]], Sequence[float]]
-"""(query, passages) -> one score per passage, higher is better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reranked:
-    """The first results of `retriever`, ordered by `scorer`."""
-
-    retriever: Retriever
-    scorer: Scorer
-    depth: int = 50
-    """Least number of results that are scored again."""
-
-    def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise UserError(f"reranking needs depth >= 1, not {self.depth}")
-
-    def search(self, queries: Sequence[str], k: int) -> list[Result]:
-        """Per query at most `k` (passage, the scorer's score), best first; equal scores in the retriever's order.
-
-        Raises ValueError where the scorer does not return one number per passage.
-        """
-        check_search(queries, k)
-        found = self.retriever.search(queries, max(k, self.depth))
-        return [
-            self._reordered(query, [passage for passage, _ in results])[:k]
-            for query, results in zip(queries, found, strict=True)
-        ]
-
-    def _reordered(self, query: str, passages: Sequence[Passage]) -> Result:
-        if not passages:
-            return []
-        scores = [float(score) for score in self.scorer(query, passages)]
-        if len(scores) != len(passages) or any(math.isnan(score) for score in scores):
-            raise ValueError(f"the scorer must return {len(passages)} numbers, one per passage; it returned {scores}")
-        return sorted(zip(passages, scores, strict=True), key=lambda result: -result[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""Encoders, which map texts to vectors of length 1, and cross-encoders, which score a query with a passage.
+"""Encoders, which map texts to vectors of length 1.
 
     load_encoder("models/all-MiniLM-L6-v2").encode(["Oslo"])       [1, 384], by sentence-transformers
-    Reranked(bm25, load_cross_encoder("models/ms-marco-MiniLM-L6-v2"))
 
     known_prefixes("intfloat/e5-base-v2")      Prefixes(query="query: ", passage="passage: ")
     known_prefixes("models/bge-small-en-v1.5") Prefixes(query="Represent this sentence for ...: ", passage="")
@@ -28,9 +27,6 @@ import numpy as np
 
 from mem1.errors import UserError
 from mem1.model_folder import fingerprint, load_model
-from mem1.records import Passage
-from mem1.retrieval.base import searched_text
-from mem1.retrieval.combine import Scorer
 from mem1.sanitize import sound_text
 
 if TYPE_CHECKING:
@@ -137,7 +133,7 @@ def load_encoder(name: str, *, device: str | None = None, batch_size: int = 32) 
 
     Raises UserError where it is missing, incomplete, pickled, or needs code of its own to run.
     """
-    folder, model = load_model("SentenceTransformer", name, device=device)
+    folder, model = load_model(name, device=device)
     # an index has its own prefixes; a default prompt would be added to them
     model.default_prompt_name = None
     dimension = model.get_embedding_dimension()
@@ -151,21 +147,3 @@ def load_encoder(name: str, *, device: str | None = None, batch_size: int = 32) 
         model=model,
         batch_size=batch_size,
     )
-
-
-def load_cross_encoder(name: str, *, device: str | None = None, batch_size: int = 32) -> Scorer:
-    """The cross-encoder in a local folder or with a Hugging Face id; `device` None: a GPU if there is one.
-
-    Raises UserError where it is missing, incomplete, pickled, or returns several scores per passage.
-    """
-    folder, model = load_model("CrossEncoder", name, device=device)
-    if model.num_labels != 1:
-        raise UserError(f"{folder} returns {model.num_labels} scores per passage; reranking needs a model with one")
-    lock = threading.Lock()  # fast tokenizers do not allow use by two threads at once
-
-    def score(query: str, passages: Sequence[Passage]) -> list[float]:
-        pairs = [(sound_text(query), sound_text(searched_text(passage))) for passage in passages]
-        with lock:
-            return model.predict(pairs, batch_size=batch_size, show_progress_bar=False).tolist()
-
-    return score
