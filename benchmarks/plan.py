@@ -1,4 +1,4 @@
-"""The plan's memory and time against what was measured: updates on this CPU, and passes on an H200.
+"""The plan's memory against what was measured: updates on this CPU, and passes on an H200.
 
     python benchmarks/plan.py            both tables, in a few minutes of one core
 
@@ -6,7 +6,7 @@ A row of the first table is a network of random weights that takes an update on 
 torch's CPU allocator hands out during it, by torch's profiler, on top of weights, optimiser states and gradients.
 
 The second compares `benchmarks/results/gpu/h200-1.json` (`benchmarks/gpu.py`): forward and backward pass over a group
-of attempts in bf16, without optimiser. Time is FLOPs by the plan / (peak of the data sheet * the plan's share).
+of attempts in bf16, without optimiser.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from mem1.packing import pack
 from mem1.packing.attention import tree_attention
 from mem1.planning.attempts import made_groups
 from mem1.planning.fakes import counted
-from mem1.planning.gpus import GPUS, passes_s
 from mem1.planning.models import known, made_model
 from mem1.planning.steps import begin, fake_buffers, make_stage, measured, resident_bytes, update
 from mem1.policy.policy import Policy
@@ -144,8 +143,8 @@ def planned(row: Row) -> int:
 H200 = Path(__file__).parent / "results" / "gpu" / "h200-1.json"
 
 
-def passes(shape: PretrainedConfig, way: str, *, checkpoints: bool) -> tuple[int, int]:
-    """Bytes and FLOPs of the passes that `benchmarks/gpu_parts.py` measures, in bf16."""
+def passes(shape: PretrainedConfig, way: str, *, checkpoints: bool) -> int:
+    """Bytes of the passes that `benchmarks/gpu_parts.py` measures, in bf16."""
     sizes = even_sizes(prompt=300, state=100, action=30, result=350, turns=6)
     [group] = made_groups(memory_policy("constant"), sizes, groups=1, attempts=8)
     with counted() as count:
@@ -156,7 +155,7 @@ def passes(shape: PretrainedConfig, way: str, *, checkpoints: bool) -> tuple[int
         with tree_attention(model):
             backend: Any = {"flex": "blocks", "blocks": "products"}[way]  # as a plan has them
             flat_logprobs(model, pack(group), temperature=1.0, backend=backend).sum().backward()
-    return count.peak, sum(count.flops.values())
+    return count.peak
 
 
 @flushed_denormals()
@@ -170,20 +169,16 @@ def main() -> None:
         print(
             f"| {row.name} | {parameters / 1e6:.2f} M | {real / 1e6:.1f} | {plan / 1e6:.1f} | {plan / real - 1:+.1%} |"
         )
-    print(
-        "\n| passes on an H200 | peak, GB | plan, GB | ratio | seconds | plan | ratio |\n|---|--:|--:|--:|--:|--:|--:|"
-    )
+    print("\n| passes on an H200 | peak, GB | plan, GB | ratio |\n|---|--:|--:|--:|")
     for part in json.loads(H200.read_text())["parts"]:
         for row in part["rows"] if part["part"].startswith("flex-") else ():
             if row["name"] == "turns" or "seconds" not in row:
                 continue
             size = part["part"].removeprefix("flex-")
-            bytes_, flops = passes(known(f"Qwen2.5-{size}"), row["name"], checkpoints=row["checkpoints"])
-            seconds = passes_s(flops, GPUS["H200"], gpus=1, half=True)
+            bytes_ = passes(known(f"Qwen2.5-{size}"), row["name"], checkpoints=row["checkpoints"])
             print(
                 f"| {size}, {row['name']}{', checkpointing' if row['checkpoints'] else ''} | {row['peak_gb']:.1f} "
-                f"| {bytes_ / 1e9:.1f} | {bytes_ / 1e9 / row['peak_gb']:.2f} | {row['seconds']:.2f} | {seconds:.2f} "
-                f"| {seconds / row['seconds']:.2f} |",
+                f"| {bytes_ / 1e9:.1f} | {bytes_ / 1e9 / row['peak_gb']:.2f} |",
                 flush=True,
             )
 

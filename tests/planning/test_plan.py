@@ -94,7 +94,7 @@ class TestGpus:
 
     def test_every_kind_has_a_source_and_plausible_figures(self):
         for gpu in GPUS.values():
-            assert "http" in gpu.source and gpu.fp32_tflops < gpu.bf16_tflops and gpu.memory_gb >= 24
+            assert "http" in gpu.source and gpu.memory_gb >= 24
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,6 @@ class TestPlans:
         with pytest.raises(UserError, match="no stage to train"):
             make_plan(load_recipe("atlas-quick").model_copy(update={"rl": None}))
 
-    def test_more_and_faster_gpus_take_less_time(self):
-        one, eight, slow = (planned(gpus, *BF16).stages[0].time for gpus in ("H100", "8xH100", "4090"))
-        assert one is not None and eight is not None and slow is not None
-        assert {"reading contexts", "writing", "update"} <= one.keys()
-        assert eight["update"] < one["update"] / 7.9 and slow["update"] > 5 * one["update"]
-
     def test_every_stage_is_planned(self):
         plan = make_plan(load_recipe("atlas-warm-start", "sft.tokens=2048", "recall.tokens=512"))
         assert [stage.name for stage in plan.stages] == ["recall", "sft"]
@@ -289,7 +283,7 @@ class TestCommand:
         told = json.loads(call("atlas-quick", "--json"))
         (rl,) = told["stages"]
         assert told["parameters"] == 923_264 and told["fits"] is None and told["advice"] is None
-        assert rl["memory"]["peak"] == sum(rl["memory"]["parts"].values()) and rl["seconds"] is None
+        assert rl["memory"]["peak"] == sum(rl["memory"]["parts"].values())
         assert told["disk_bytes"] > 3 * 12 * told["parameters"]
 
     @pytest.mark.slow
@@ -300,7 +294,7 @@ class TestCommand:
         shape.save_pretrained(tmp_path)
         ppo = ("rl.algorithm={name='ppo', critic='separate'}", "rl.kl={}", "rl.pack_tokens=256", "rl.group_size=1")
         told = call("atlas-quick", f"model.path={tmp_path}", *ppo, "--gpus", "4090")
-        for part in ("does not fit", "weights: policy", "Changes, each added", "cpu_offload", "are estimates"):
+        for part in ("does not fit", "weights: policy", "Changes, each added", "cpu_offload"):
             assert part in told
 
     @pytest.mark.slow

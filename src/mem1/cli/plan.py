@@ -1,4 +1,4 @@
-"""`mem1 plan`: memory, tokens, FLOPs and time of a recipe before it is run."""
+"""`mem1 plan`: memory, tokens and FLOPs of a recipe before it is run."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ def command(
     invocation: typer.Context,
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     overrides: Annotated[list[str] | None, typer.Argument(help=OVERRIDES_HELP)] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="8xH100, or 2x8xH100: two machines. Default: no estimate of time.")
-    ] = None,
+    gpus: Annotated[str | None, typer.Option(help="8xH100, or 2x8xH100: two machines. Default: no limit.")] = None,
     server_gpus: Annotated[
         int,
         typer.Option(min=1, max=1000, help="GPUs that sample, with rollout.engine=servers."),
@@ -47,7 +45,7 @@ def command(
     turns: Annotated[int | None, typer.Option(min=1, max=10000, help="Turns of an attempt.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate a recipe's memory by part, tokens and FLOPs per step, and time; if it does not fit, what to change."""
+    """Estimate a recipe's memory by part, tokens and FLOPs per step; if it does not fit, what to change."""
     from mem1.api import load_recipe
 
     config = load_recipe(recipe, *expanded(overrides or []))
@@ -158,17 +156,11 @@ def _show_stage(console: Console, plan: Plan, stage: StagePlan) -> None:
     total = sum(stage.flops.values())
     flops = [(name, f"{n / 1e12:,.3g}", f"{n / total:.0%}") for name, n in stage.flops.items()]
     console.print(printed(("part", "TFLOP", "share"), flops, title=f"[{stage.name}] FLOPs per step"))
-    if stage.time is not None:
-        seconds = sum(stage.time.values())
-        spent = [(name, f"{s:,.1f}", f"{s / seconds:.0%}") for name, s in stage.time.items()]
-        spent.append(("a step", f"{seconds:,.1f}", ""))
-        spent.append((f"{stage.steps} steps, in hours", f"{seconds * stage.steps / 3600:,.1f}", ""))
-        console.print(printed(("part", "seconds", "share"), spent, title=f"[{stage.name}] time, estimated"))
 
 
 def _say_whether_it_fits(console: Console, plan: Plan) -> None:
     if plan.gpus is None or plan.usable is None:
-        console.print("No GPUs were named (--gpus 8xH100), so there is neither time nor limit.")
+        console.print("No GPUs were named (--gpus 8xH100), so there is no limit.")
         return
     verdict = "[green]fits[/]" if plan.fits else "[red]does not fit[/]"
     gpu = plan.gpus.gpu
@@ -177,7 +169,6 @@ def _say_whether_it_fits(console: Console, plan: Plan) -> None:
     )
     if plan.config.distributed is None and plan.gpus.gpus > 1:
         console.print("Without \\[distributed] one of the GPUs trains; add the section, or distributed={} here.")
-    console.print("Times are estimates from data sheets (docs/planning.md).")
 
 
 def _show_advice(console: Console, advice: Sequence[Change]) -> None:

@@ -1,6 +1,6 @@
 """What a recipe needs on given GPUs, as `mem1 plan` prints it.
 
-    make_plan(config, gpus=cluster("8xH100"))                   ->  memory, tokens, FLOPs and seconds per stage
+    make_plan(config, gpus=cluster("8xH100"))                   ->  memory, tokens and FLOPs per stage
     make_plan(changed, gpus=cluster("8xH100"), steps=steps)     ->  the same, with the steps that `steps` has already
 
 A step on fake tensors takes seconds for a large model. `steps` keeps what was counted, so that plans of a recipe and of
@@ -22,13 +22,13 @@ from mem1.evaluation.tokens import model_shape
 from mem1.packing import split_into_packs
 from mem1.planning.attempts import Attempts, StepTokens, counted, largest_attempt, rl_attempts, sft_pieces
 from mem1.planning.fakes import OPTIMISER
-from mem1.planning.gpus import Cluster, passes_s, writing_s
+from mem1.planning.gpus import Cluster
 from mem1.planning.models import recipe_shape
 from mem1.planning.steps import PLANNED_GPU, Measured, measured
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
 from mem1.records import Trajectory
-from mem1.training.ranks.placement import samples_in_bfloat16, trains_in_bfloat16
+from mem1.training.ranks.placement import samples_in_bfloat16
 
 USABLE = 0.9
 """Assumed share of a GPU's memory that a plan may fill; CUDA, libraries and fragmentation take the rest."""
@@ -75,8 +75,6 @@ class StagePlan:
     memory: Memory
     flops: Mapping[str, int]
     """FLOPs of a step on all GPUs together, by purpose."""
-    time: Mapping[str, float] | None = None
-    """Seconds of a step by part; None: no GPUs were given."""
     server: Mapping[str, int] | None = None
     """Bytes of one server of the policy, by part; None: no server samples."""
 
@@ -173,11 +171,6 @@ class _Planner:
         self.parameters, self.matrices = sum(p.numel() for p in model.parameters()), model_shape(model)
 
     @property
-    def half(self) -> bool:
-        """Whether training computes in bf16."""
-        return trains_in_bfloat16(self.config, self.device)
-
-    @property
     def sampling_bytes(self) -> int:
         """Bytes of a number in the sampling policy."""
         if self.server is not None:
@@ -228,7 +221,6 @@ class _Planner:
             tokens=tokens,
             memory=self._memory(step, self._sampling(tokens) if name == "rl" else None),
             flops=flops,
-            time=None if self.gpus is None else self._time(tokens, flops, self.gpus),
             server=server,
         )
 
@@ -322,26 +314,6 @@ class _Planner:
             "writing": written + pairs * tokens.sampled_pairs,
         }
 
-    def _time(self, tokens: StepTokens, flops: Mapping[str, int], gpus: Cluster) -> dict[str, float]:
-        """Seconds of a step by part."""
-        seconds = {}
-        for part, number in flops.items():
-            reading = part == "reading contexts"
-            half, on = (self.sampling_bytes == 2, self.sampling_gpus) if reading else (self.half, self.ranks)
-            seconds[part] = passes_s(number, gpus.gpu, gpus=on, half=half)
-        if "writing" in flops:
-            rows = self._rows(tokens)
-            rounds = tokens.sampled / tokens.attempts * -(-tokens.attempts // self.sampling_gpus) / rows
-            context = (tokens.prefill + tokens.sampled / 2) / tokens.calls
-            seconds["writing"] = writing_s(
-                sum(self._served(round(context * rows)).values()),
-                gpus.gpu,
-                rounds=rounds,
-                layers=self.shape.num_hidden_layers,
-                local=self.server is None,
-            )
-        return seconds
-
 
 def _sizes(config: Recipe, known: Attempts) -> str:
     if known.recorded:
@@ -359,7 +331,7 @@ def _sizes(config: Recipe, known: Attempts) -> str:
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON: bytes, FLOPs and seconds."""
+    """The plan as JSON: bytes and FLOPs."""
     distributed, lora = plan.config.distributed, plan.config.lora
     return {
         "parameters": plan.parameters,
@@ -384,7 +356,6 @@ def record(plan: Plan) -> dict[str, Any]:
                 "server": stage.server,
                 "tokens": asdict(stage.tokens),
                 "flops": stage.flops,
-                "seconds": stage.time,
             }
             for stage in plan.stages
         ],
