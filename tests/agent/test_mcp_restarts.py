@@ -175,30 +175,12 @@ def test_a_server_started_again_with_other_tools_offers_those():
         assert [tool["function"]["name"] for tool in model.tools] == ["recall", "new", "look"]
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/events", "sse"), ("/sse", "streamable-http")])
-def test_a_file_of_servers_names_the_transport_whatever_the_path(path: str, kind: str, tmp_path: Path):
-    official = MCPServer("notes")
-
-    @official.tool(structured_output=False)
-    def note() -> str:
-        """Takes a note."""
-        return "noted"
-
-    with over_http(official, events=kind == "sse", path=path) as url:
-        file = tmp_path / "servers.json"
-        file.write_text(f'{{"mcpServers": {{"notes": {{"type": "{kind}", "url": "{url}"}}}}}}')
-        assert outcomes(*servers_of(str(file)), "note") == ["noted"]
-
-
 def test_user_and_query_of_an_address_are_shown_nowhere():
     with Served() as server:
         place = f"127.0.0.1:{server.port}"
         address = f"http://joe:s3cret-word@{place}/mcp?api_key=s3cret-key"
         server.text = f"you are at {address} with s3cret-key and s3cret-word"
         assert outcomes(McpServer(address), "note") == [f"you are at http://{place}/mcp with *** and ***"]
-        with pytest.raises(UserError, match=f"Method Not Allowed' for url 'http://{place}/mcp' ") as raised:
-            outcomes(McpServer(address, transport="sse"), "note")
-        assert "s3cret" not in str(raised.value)
 
 
 class TestHeaders:
@@ -275,6 +257,10 @@ class TestHeaders:
             ('{"mcpServers": {"a": {"url": "/bin/ls"}}}', "a: url is an http address"),
             ('{"mcpServers": {"a": {"url": "http://a", "env": {"B": "c"}}}}', "env goes with a command"),
             ('{"mcpServers": {"a": {"url": "http://a", "type": "stdio"}}}', "a: type is one of http, .*, not 'stdio'"),
+            (
+                '{"mcpServers": {"a": {"url": "http://a/sse", "type": "sse"}}}',
+                "a: sse is a transport that mem1",
+            ),
             ('{"mcpServers": {"a": {"command": "a", "type": ["sse"]}}}', "a: type is one of stdio, not"),
         ):
             file.write_text(text)

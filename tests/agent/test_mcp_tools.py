@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
 from mcp_over_http import over_http
 from mcp_stdio import NAMES
 from scripted import Script, calls, results, said
@@ -140,11 +139,10 @@ def test_what_is_no_server_is_refused_at_once():
         with pytest.raises(UserError, match=r"/mcp' is no http address") as raised:
             McpServer(text)
         assert "s3cret" not in str(raised.value) and "joe" not in str(raised.value)
+    more: dict[str, Any]
     for server, more, why in (
         ("http://a/mcp", {"env": {"A": "b"}}, "env goes with a command"),
         ("python x.py", {"env": {"A": 5}}, "env of .* must map names to texts"),
-        ("python x.py", {"transport": "sse"}, "transport is http or sse, of an http address"),
-        ("http://a/mcp", {"transport": "ws"}, "transport is http or sse"),
         ("python x.py", {"only": "nap"}, r"is a tuple of names: \('nap',\)"),
     ):
         with pytest.raises(UserError, match=why):
@@ -245,31 +243,6 @@ def test_an_answer_over_http_beyond_any_limit_is_refused():
         mem1.Agent(Script(said("never")), tools=[McpServer(url, timeout_s=30)]).run("go")
 
 
-def test_long_answers_come_by_the_older_transport_too_and_one_beyond_any_limit_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr("mem1.agent.mcp_http.LONGEST_MESSAGE", 5 << 20)
-    official, sessions = MCPServer("pages"), set[str]()
-
-    @official.tool(structured_output=False)
-    def page(size: int, context: Context) -> str:
-        """A page."""
-        asked = context.request_context.request
-        sessions.add("" if asked is None else str(asked.url))
-        return "x" * size
-
-    sizes = (10, (1 << 20) - 200, 1 << 20, 4 << 20, 6 << 20, 300_000)
-    model = Script(*[calls(("page", f'{{"size": {size}}}')) for size in sizes], said("done"))
-    with over_http(official, events=True) as url:
-        server = McpServer(url, timeout_s=60, result_chars=5 << 20)
-        with mem1.Agent(model, tools=[server], memory="full") as agent:
-            assert agent.run("go").answer == "done"
-            *found, refused, last = results(agent)
-    assert [len(each) for each in found] == list(sizes[:4]) and last == "x" * 300_000
-    assert refused.endswith("gives no result: MCPError: an answer of more than 5,242,880 bytes; ask for less")
-    assert len(sessions) == 1 and sessions != {""}
-
-
 def test_a_server_over_http_may_be_silent_as_long_as_a_call_may_take(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.agent.mcp_http._SILENT_S", 0.2)
     official = MCPServer("late")
@@ -280,14 +253,10 @@ def test_a_server_over_http_may_be_silent_as_long_as_a_call_may_take(monkeypatch
         await asyncio.sleep(1)
         return "noted"
 
-    for events in (False, True):
-        model = Script(calls(("note", "{}")), said("done"))
-        with (
-            over_http(official, events=events) as url,
-            mem1.Agent(model, tools=[McpServer(url, timeout_s=60)]) as agent,
-        ):
-            agent.run("go")
-        assert results(agent) == ["noted"]
+    model = Script(calls(("note", "{}")), said("done"))
+    with over_http(official) as url, mem1.Agent(model, tools=[McpServer(url, timeout_s=60)]) as agent:
+        agent.run("go")
+    assert results(agent) == ["noted"]
 
 
 def test_a_command_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch):

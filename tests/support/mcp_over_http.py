@@ -24,10 +24,10 @@ OK = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInf
 
 
 @contextmanager
-def over_http(official: Any, *, events: bool = False, path: str = "") -> Iterator[str]:
-    """The address of a server made with the official package. `events`: of the older transport."""
-    path = path or ("/sse" if events else "/mcp")
-    app = official.sse_app(sse_path=path) if events else official.streamable_http_app(streamable_http_path=path)
+def over_http(official: Any) -> Iterator[str]:
+    """The address of a server made with the official package."""
+    path = "/mcp"
+    app = official.streamable_http_app(streamable_http_path=path)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -20,14 +20,8 @@ from mem1.agent.mcp_tools import McpServer, filled
 from mem1.errors import UserError
 from mem1.net.failover import is_http
 
-_TRANSPORTS = {
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "sse": "sse",
-}
-"""What other clients call the transports of an address."""
+_STREAMABLE = ("http", "streamable-http", "streamable_http", "streamableHttp")
+"""What other clients call the transport of an address."""
 _KEYS = ("command", "args", "env", "url", "headers", "type", "transport", "disabled", "timeout_s")
 
 
@@ -80,16 +74,10 @@ def _server(where: str, one: Any) -> McpServer:
     if "url" in one and not is_http(words[0]):
         raise UserError(f"{where}: url is an http address, such as http://127.0.0.1:9000/mcp")
     server = words[0] if "url" in one else shlex.join(words)
-    return McpServer(
-        server, env={name: filled(value, f"{where}: {name}") for name, value in env.items()} or None,
-        headers=headers or None, transport=_transport(where, one), **limit,
-    )  # fmt: skip
-
-
-def _transport(where: str, one: dict[str, Any]) -> str | None:
-    """The transport of an address; None: not named, or a command, which has one only."""
-    named = one.get("type", one.get("transport"))
-    known = _TRANSPORTS if "url" in one else {"stdio": None}
-    if named is not None and not (isinstance(named, str) and named in known):
+    named, known = one.get("type", one.get("transport")), _STREAMABLE if "url" in one else ("stdio",)
+    if named == "sse" and "url" in one:
+        raise UserError(f"{where}: sse is a transport that mem1 does not speak; give the address of the newer one")
+    if named is not None and named not in known:
         raise UserError(f"{where}: type is one of {', '.join(known)}, not {named!r:.40}")
-    return None if named is None else known[named]
+    filled_env = {name: filled(value, f"{where}: {name}") for name, value in env.items()}
+    return McpServer(server, env=filled_env or None, headers=headers or None, **limit)

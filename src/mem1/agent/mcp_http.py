@@ -8,16 +8,15 @@ error of its own, which `fault_of` reads: whether the server certainly did not g
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mem1.agent.mcp_answers import mended
-from mem1.agent.mcp_program import LONGEST_MESSAGE, error_for, read_message
+from mem1.agent.mcp_program import LONGEST_MESSAGE
 from mem1.net.exchange import one_line
 
 _MARK = secrets.token_hex(16)
@@ -25,11 +24,8 @@ _MARK = secrets.token_hex(16)
 _FAULT = -32_099
 _GATEWAY = (408, 425, 429, 500, 502, 503, 504)
 """Statuses of servers that are starting, or of proxies before them."""
-_LONGEST_EVENT = 1 << 20
-"""Bytes of an event that the official client of the older transport reads; it ends at a longer one."""
 _SILENT_S = 300.0
 """Longest silence of a server within an answer, unless a call may take longer."""
-_EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,91 +48,26 @@ def fault_of(error: Any) -> Fault | None:
 
 
 @contextlib.asynccontextmanager
-async def over_http(url: str, headers: Mapping[str, str], *, limit_s: float, events: bool) -> AsyncIterator[Any]:
-    """Streams of a server. `limit_s`: longest time of a call. `events`: it speaks the older transport, HTTP with
-    server-sent events."""
+async def over_http(url: str, headers: Mapping[str, str], *, limit_s: float) -> AsyncIterator[Any]:
+    """Streams of a server. `limit_s`: longest time of a call."""
     from mcp.client.streamable_http import streamable_http_client
 
-    if events:
-        async with _by_events(url, headers, limit_s) as streams:
-            yield streams
-        return
     async with _client(headers, limit_s) as http, streamable_http_client(
         url, http_client=http, max_sse_event_size=LONGEST_MESSAGE
     ) as streams:  # fmt: skip
         yield streams
 
 
-@contextlib.asynccontextmanager
-async def _by_events(url: str, headers: Mapping[str, str], limit_s: float) -> AsyncIterator[Any]:
-    """Streams of the older transport. Messages that are too long for the official one pass it by."""
-    import anyio
-    from mcp.client.sse import sse_client
-
-    to_client, messages = anyio.create_memory_object_stream[Any](0)
-
-    def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
-        return _client(headers or {}, limit_s, to_client.send)
-
-    async with sse_client(url, dict(headers), httpx_client_factory=client) as (shorter, requests):
-
-        async def pass_on() -> None:
-            async with to_client:
-                async for message in shorter:
-                    await to_client.send(message)
-
-        passing = asyncio.ensure_future(pass_on())
-        try:
-            yield messages, requests
-        finally:
-            passing.cancel()
-            messages.close()
-            await asyncio.gather(passing, return_exceptions=True)
-
-
-def _client(headers: Mapping[str, str], limit_s: float, deliver: Callable[[Any], Awaitable[None]] | None = None) -> Any:
-    """`deliver`: takes messages in events that are too long."""
+def _client(headers: Mapping[str, str], limit_s: float) -> Any:
     import httpx2
 
     silent_s = max(_SILENT_S, limit_s)
-
-    class Events(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any, deliver: Callable[[Any], Awaitable[None]]) -> None:
-            self._stream, self._deliver = stream, deliver
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            event, looked, refused = bytearray(), 0, False
-            async for piece in self._stream:
-                event += piece
-                while ends := [at + len(mark) for mark in _EVENT_ENDS if (at := event.find(mark, looked)) >= 0]:
-                    whole, looked = bytes(event[: min(ends)]), 0
-                    del event[: min(ends)]
-                    if refused:
-                        refused = False
-                    elif len(whole) <= _LONGEST_EVENT:
-                        yield whole
-                    else:
-                        data = [line[5:] for line in whole.splitlines() if line.startswith(b"data:")]
-                        await self._deliver(read_message(b"\n".join(data)))
-                if len(event) > LONGEST_MESSAGE and not refused:
-                    told = error_for(event, f"an answer of more than {LONGEST_MESSAGE:,} bytes; ask for less")
-                    if told is not None:
-                        await self._deliver(told)
-                    refused = True
-                if refused:
-                    del event[:-2]
-                looked = max(0, len(event) - 2)
-            yield bytes(event)
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
 
     class Client(httpx2.AsyncClient):
         async def send(self, request: Any, **how: Any) -> Any:
             if request.method != "POST":
                 response = await super().send(request, **how)
-                if _mends_events(response) and deliver is not None:
-                    response.stream = Events(response.stream, deliver)
+                _mends_events(response)
                 return response
             try:
                 response = await super().send(request, **how)

@@ -1,7 +1,7 @@
 """Tools of MCP servers, by the official client: a command that speaks over stdin and stdout, or an HTTP address.
 
     McpServer("python my_server.py")            started with the agent, ended by its close()
-    McpServer("http://127.0.0.1:9000/mcp")      already running; ".../sse" has the older transport
+    McpServer("http://127.0.0.1:9000/mcp")      already running
     McpServer("https://host/mcp", headers={"Authorization": "Bearer ${TOKEN}"})     TOKEN: an environment variable
 
 What a server says is untrusted: a name that a provider would refuse is rewritten, descriptions, schemas, results and
@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from mem1.agent.background import Background
 from mem1.agent.mcp_hidden import hidden, shown_address, without
@@ -50,7 +49,6 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
 _OF_THE_PROTOCOL = ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding")
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
-_TRANSPORTS = ("http", "sse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,6 @@ class McpServer:
     """Most characters of a result that are kept; a note says how many there were."""
     headers: Mapping[str, str] | None = field(default=None, repr=False)
     """Headers of all requests to an http address; ${NAME} is an environment variable. Never shown."""
-    transport: str | None = None
-    """What an http address speaks: "http" (streamable), or "sse", which is older; None: sse where it ends with /sse."""
 
     def __post_init__(self) -> None:
         if not is_http(self.server) and _ADDRESS.match(self.server):
@@ -92,10 +88,6 @@ class McpServer:
             raise UserError(f"headers go with an http address; {self.name} is a command: give it env={{...}}")
         if self.env and is_http(self.server):
             raise UserError(f"env goes with a command; {self.name} is an address: give it headers={{...}}")
-        if self.transport is not None and not (is_http(self.server) and self.transport in _TRANSPORTS):
-            raise UserError(
-                f"transport is http or sse, of an http address; {self.name} cannot have {self.transport!r:.40}"
-            )
         for name in self.headers or {}:
             if not _HEADER.fullmatch(name):
                 raise UserError(f"{name!r:.80} cannot name a header of the MCP server {self.name}")
@@ -132,10 +124,7 @@ class McpServer:
             logging.getLogger(noisy).addHandler(logging.NullHandler())
         if not is_http(self.server):
             return client_of(program(self._words, env=self.env or {}, complaint=complaint), self.timeout_s, changed)
-        by_path = "sse" if urlsplit(self.server).path.rstrip("/").endswith("/sse") else "http"
-        events = (self.transport or by_path) == "sse"
-        streams = over_http(self.server, self.filled(), limit_s=self.timeout_s, events=events)
-        return client_of(streams, self.timeout_s, changed)
+        return client_of(over_http(self.server, self.filled(), limit_s=self.timeout_s), self.timeout_s, changed)
 
     def filled(self) -> dict[str, str]:
         """The headers as they are sent. Raises UserError, which shows no value."""
