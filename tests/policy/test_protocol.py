@@ -130,7 +130,6 @@ def test_tags_of_a_new_policy_follow_from_memories_and_tasks():
     new = "model={new={}}"
     assert resolved(new, "memory=notes").tags == PAPER_NOTES
     assert resolved(new, "sft.memories=['constant','summary(9)']").tags == PAPER_SUMMARY
-    assert resolved(new, "rl.curriculum=[{steps=1},{steps=1,memory='summary(9)'}]").tags == PAPER_SUMMARY
     assert resolved(new, "tasks={kind='webshop'}").tags == PAPER_SHOP
     web = "tasks={kind='web',questions='q.jsonl',api='searxng',cache='c'}"
     assert (resolved(new, web).tags, resolved(new, web).tasks.own_prompt(PAPER_WEB)) == (PAPER_WEB, "web")

@@ -372,10 +372,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('self.old_logprobs_from == "trainer" or self.importance is not None', 'self.old_logprobs_from == "trainer"'),
         ('self.old_logprobs_from == "trainer" or self.importance is not None', "self.importance is not None"),
     ),
-    ("recipe/rl.py", ("planning/test_steps.py",)): (
-        ("return named[-1] if named else None", "return named[0] if named else None"),
+    ("recipe/rl.py", ("recipe/test_rl.py",)): (
         ("            if step < phase.steps:", "            if step <= phase.steps:"),
-        ("return self.curriculum[:number]", "return self.curriculum[number - 1 : number]"),
     ),
     ("training/gradients/samples.py", RL): (
         ("if len(left) >= algorithm.min_attempts_per_task]", "if left]"),
@@ -570,10 +568,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("float(bool(scorable) and not stats.updates)", "0.0"),
         ('"skipped_too_few": float(not scorable)', '"skipped_too_few": 0.0'),
         ("staleness(trained, step.version)", "staleness(trained, step.begun)"),
-    ),
-    ("training/sampling/group_sampling.py", ("planning/test_steps.py",)): (
-        ("name = self.config.memory(step)", "name = self.config.memory(0)"),
-        ("self._rollout(step), sampling", "self.rollout, sampling"),
     ),
     ("training/sampling/group_sampling.py", RL): (
         (

@@ -34,7 +34,7 @@ from mem1.envs.search import MultihopTasks
 from mem1.envs.tasks import TasksConfig
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
-from mem1.evaluation.report.run_folders import facts, read_runs, write_run_report
+from mem1.evaluation.report.run_folders import read_runs, write_run_report
 from mem1.interrupts import Interrupted
 from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.protocol import ACT, PAPER, extended
@@ -311,23 +311,6 @@ def test_ctrl_c_in_the_last_step_is_obeyed_once_the_policy_is_saved(config: Reci
         run(config, tmp_path / "run", on_step=stop_at(STEPS))
     assert weights(tmp_path / "run") == weights(unbroken)
     assert run(config, tmp_path / "run").complete
-
-
-def test_a_run_resumed_where_a_phase_changes_the_memory_is_an_unbroken_one_bit_for_bit(config: Recipe, tmp_path: Path):
-    phases = tuple(Phase(steps=1, objectives=(1,), memory=name) for name in (None, "capped(4)", None))
-    assert config.rl is not None
-    config = config.model_copy(update={"rl": config.rl.model_copy(update={"curriculum": phases})})
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(config, whole)
-    for step in (STEPS - 2, 1):  # where the second phase begins, and one step on
-        assert not run(config, parts, on_step=stop_at(step)).complete
-    assert run(config, parts).complete
-    assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert weights(parts) == weights(whole)
-    for out in (whole, parts):
-        kept = [read_trajectories(path)[0].context for _, path in kept_steps(out)]
-        assert kept == ["constant", "capped(4)", "capped(4)"]
-    assert "1 steps on N = 1; then 1 steps on N = 1 under capped(4); then 1 steps" in facts(parts)["training"]
 
 
 def train_and_tell(config: Recipe, out: Path, told: Connection) -> None:

@@ -208,19 +208,16 @@ def counted(
 
 
 def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pack]:
-    """Tokens of a step on the stage's largest tasks, under the memory that trains on most; and its largest pack."""
+    """Tokens of a step on the stage's largest tasks, and its largest pack."""
     total = rl.tasks_per_step * rl.group_size
     if known.recorded:
         return _step(known.recorded, rl, scale=total / len(known.recorded))
     sizes = known.sizes or largest_attempt(config)
     made = min(rl.tasks_per_step, TASKS_MADE)
-    first = rl.curriculum[0].memory or config.memory
-    found = []
-    for name in sorted({first, *(phase.memory or first for phase in rl.curriculum)}):
-        within = config.budget.context
-        groups = made_groups(memory_policy(name), sizes, groups=made, attempts=rl.group_size, within=within)
-        found.append(_step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made))
-    return max(found, key=lambda step: step[0].trained)
+    groups = made_groups(
+        memory_policy(config.memory), sizes, groups=made, attempts=rl.group_size, within=config.budget.context
+    )
+    return _step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made)
 
 
 def _step(trajectories: Sequence[Trajectory], rl: Rl, *, scale: float) -> tuple[StepTokens, Pack]:

@@ -185,14 +185,12 @@ def resolve(recipe: Recipe, known: Known | None = None) -> ResolvedProtocol:
 
 def _memories(recipe: Recipe) -> list[MemoryPolicy]:
     """All memories of a recipe. Raises UserError where an agent makes the contexts and a memory is named, too."""
-    phases = recipe.rl.curriculum if recipe.rl is not None else ()
-    named = [phase.memory for phase in phases if phase.memory is not None]
     if recipe.agent is not None:
-        if named or recipe.memory != "constant":
+        if recipe.memory != "constant":
             raise UserError("[agent] makes its own contexts: leave out memory, or give agent.memory")
         return []
     shown = recipe.sft.memories if recipe.demonstrated and recipe.sft is not None else ()
-    return [memory_policy(name) for name in dict.fromkeys((recipe.memory, *shown, *named))]
+    return [memory_policy(name) for name in dict.fromkeys((recipe.memory, *shown))]
 
 
 def _kind(recipe: Recipe, known: Known, *, noting: bool) -> tuple[str, str]:

@@ -44,9 +44,8 @@ class Recipe(Config):
 
     seed: Seed = 0
     memory: MemoryName = "constant"
-    """Memory of demonstrations, validation and evaluation, and of [rl] where no phase of its curriculum names
-    another: constant, notes, notes(n), notebook(k), dropout(p), capped(n), fold(k), full, masked, window(k),
-    summary(n), belief, external(k), none."""
+    """Memory of demonstrations, [rl], validation and evaluation: constant, notes, notes(n), notebook(k),
+    dropout(p), capped(n), fold(k), full, masked, window(k), summary(n), belief, external(k), none."""
     model: ModelConfig = ModelConfig()
     protocol: ProtocolChoice = Protocol()
     """How it speaks: auto, tags, framed, tools, or the section with tags of your own."""

@@ -40,14 +40,11 @@ MemoryName = Annotated[str, AfterValidator(lambda name: memory_policy(name) and 
 
 
 class Phase(Config):
-    """Some steps of reinforcement learning on tasks of the same sizes, with the same memory."""
+    """Some steps of reinforcement learning on tasks of the same sizes."""
 
     steps: int = Field(ge=1)
     objectives: Sizes = (2,)
     """Numbers of objectives; the tasks of a step take them in turn."""
-    memory: MemoryName | None = None
-    """Memory of the attempts that train, from this phase on; None: that of the phase before it, and in the
-    first the recipe's."""
 
 
 class Rl(Config):
@@ -108,18 +105,9 @@ class Rl(Config):
 
     def objectives(self, step: int) -> tuple[int, ...]:
         """Numbers of objectives at this step, counted from 0."""
-        return self._phases(step)[-1].objectives
-
-    def memory(self, step: int) -> str | None:
-        """Memory at this step, counted from 0; None: the recipe's."""
-        named = [phase.memory for phase in self._phases(step) if phase.memory is not None]
-        return named[-1] if named else None
-
-    def _phases(self, step: int) -> tuple[Phase, ...]:
-        """Those until this step, its own the last."""
-        for number, phase in enumerate(self.curriculum, start=1):
+        for phase in self.curriculum:
             if step < phase.steps:
-                return self.curriculum[:number]
+                return phase.objectives
             step -= phase.steps
         raise IndexError("past the last phase")
 

@@ -239,9 +239,7 @@ def _training(config: Mapping[str, Any]) -> str:
     rl = config.get("rl")
     if rl is not None:
         phases = "; then ".join(
-            f"{phase['steps']} steps on N = {', '.join(map(str, phase['objectives']))}"
-            + (f" under {phase['memory']}" if phase.get("memory") else "")
-            for phase in rl["curriculum"]
+            f"{phase['steps']} steps on N = {', '.join(map(str, phase['objectives']))}" for phase in rl["curriculum"]
         )
         stages.append(f"rl, {phases} ({rl['tasks_per_step']} tasks, {rl['group_size']} attempts at each, a step)")
     return "; ".join(stages)

@@ -27,7 +27,6 @@ from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
 from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
-from mem1.memory import memory_policy
 from mem1.net.threads import Pool
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
@@ -135,18 +134,13 @@ class GroupSampler:
             ]
             sampling = Sampling(temperature=self.config.temperature, seed=seed)
             version = self.config.version_at(step)
-            drawn = self._attempted(Drawn(tasks, self.config.group_size, self._rollout(step), sampling, version))
+            drawn = self._attempted(Drawn(tasks, self.config.group_size, self.rollout, sampling, version))
             groups += drawn
             pairs = zip(tasks, drawn, strict=True)
             missing -= Counter(task.objectives for task, group in pairs if has_variance(group))
             if not missing:
                 break
         return groups
-
-    def _rollout(self, step: int) -> RolloutPort:
-        """That of the stage, with the memory of this step's phase."""
-        name = self.config.memory(step)
-        return self.rollout if name is None else self.rollout.under(memory_policy(name))
 
     def _attempted(self, drawn: Drawn) -> list[Group]:
         """A group for each task; on several ranks that sample, each attempts a share of the tasks."""
