@@ -20,8 +20,8 @@ SHARED_PRODUCTS = Path(__file__).parents[3] / "shared" / "data" / "webshop" / "p
 
 needs_shared_products = pytest.mark.skipif(not SHARED_PRODUCTS.is_file(), reason="needs ../shared/data/webshop")
 
-GOAL = Goal(instruction="i need a blue rug, and price lower than 30.00 dollars", weight=1.0)
-OTHER_GOAL = Goal(instruction="find me a lamp", weight=3.0)
+GOAL = Goal(instruction="i need a blue rug, and price lower than 30.00 dollars")
+OTHER_GOAL = Goal(instruction="find me a lamp")
 
 RUG = Product(
     asin="B000000RUG",

@@ -252,16 +252,14 @@ def test_a_synthetic_goal_for_every_combination_of_options_sorted_by_name():
         category="garden",
         query="area rugs",
         product_category="Home \u203a Rugs",
-        weight=1 / 7,  # seven goals are soft
     )
     assert goals[6].instruction.startswith("Find me mugs, and price lower than ")
-    assert goals[6].weight == (1 / 1 + 1 / 7) / 2
     assert [number_of_combinations(product) for product in CATALOGUE.products] == [6, 1, 1]
 
 
 def test_goals_by_people_keep_their_words_and_need_attributes():
     first, second = human_goals(CATALOGUE, PRICES, seed=0)
-    assert (first.asin, first.attributes, first.options, first.weight) == ("B2", ("blue",), ("large",), 1.0)
+    assert (first.asin, first.attributes, first.options) == ("B2", ("blue",), ("large",))
     assert first.instruction == "a mug, and price lower than 990.00 dollars"  # the full stops at its ends are gone
     # above 980 dollars there is one bound alone, of which two cannot be drawn
     assert (second.instruction, second.price_upper) == ("gold", NO_PRICE)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from mem1.errors import UserError
@@ -203,8 +202,6 @@ class Goal:
     category: str = ""
     query: str = ""
     product_category: str = ""
-    weight: float = 1.0
-    """Relative probability with which the original draws it."""
 
     @classmethod
     def from_keys(cls, keys: Mapping[str, Any]) -> Goal:
@@ -220,7 +217,6 @@ class Goal:
             category=keys.get("category") or "",
             query=keys.get("query") or "",
             product_category=keys.get("product_category") or "",
-            weight=float(keys.get("weight", 1.0)),
         )
 
 
@@ -258,8 +254,7 @@ def human_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int)
 def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: int) -> list[Goal]:
     """One goal per combination of the product's options; all goals of a product share one price bound.
 
-    A goal's weight is the mean, over its attributes, of 1 / number of goals with that attribute. Raises UserError if
-    an instruction has no attributes, or a product more than `MOST_COMBINATIONS`.
+    Raises UserError if an instruction has no attributes, or a product more than `MOST_COMBINATIONS`.
     """
     rng = random.Random(seed)
     goals = []
@@ -279,8 +274,7 @@ def synthetic_goals(catalogue: Catalogue, prices: Mapping[str, float], *, seed: 
             named = ", and ".join(f"{name}: {value}" for name, value in options.items())
             instruction = asked.text + (f" with {named}" if named else "") + text
             goals.append(_goal(product, asked, instruction, product.title, options, bound))
-    having = Counter(attribute for goal in goals for attribute in goal.attributes)
-    return [replace(goal, weight=sum(1 / having[a] for a in goal.attributes) / len(goal.attributes)) for goal in goals]
+    return goals
 
 
 def _goal(
