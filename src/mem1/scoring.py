@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.records import Metric
+from mem1.records import Metric, Task
 
 # \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
@@ -141,6 +141,11 @@ def split_answers(answer: str, labels: Sequence[int], golds: Sequence[Sequence[s
         elif position < len(labels):
             answers.setdefault(labels[position], piece)
     return [answers.get(label, "").strip() for label in labels]
+
+
+def answers_given(answer: str, task: Task) -> list[str]:
+    """The answers to the questions of a task, in order."""
+    return split_answers(answer, task.numbers, [question.answers for question in task.questions])
 
 
 def score_answers(

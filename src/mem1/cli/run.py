@@ -244,14 +244,13 @@ def _conclude(trajectory: Trajectory, console: Console) -> None:
 def as_record(trajectory: Trajectory) -> dict[str, Any]:
     """What `--json` prints; scores and gold answers only if the trajectory was scored."""
     from mem1.evaluation.metrics import appended_peak_tokens, appended_tokens, peak_tokens
-    from mem1.scoring import split_answers
+    from mem1.scoring import answers_given
 
     assert trajectory.task is not None
-    questions, numbers = trajectory.task.questions, trajectory.task.numbers
-    pieces = split_answers(trajectory.answer, numbers, [question.answers for question in questions])
+    questions, pieces = trajectory.task.questions, answers_given(trajectory.answer, trajectory.task)
     answers: list[dict[str, Any]] = [
         {"question": number, "text": question.text, "answer": given}
-        for number, question, given in zip(numbers, questions, pieces, strict=True)
+        for number, question, given in zip(trajectory.task.numbers, questions, pieces, strict=True)
     ]
     for answer, question, em in zip(answers, questions, trajectory.per_objective("em"), strict=False):
         answer |= {"em": em, "gold": " / ".join(question.answers)}

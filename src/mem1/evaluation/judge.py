@@ -42,7 +42,7 @@ from mem1.net.failover import Retry, is_http
 from mem1.net.threads import in_parallel
 from mem1.records import Trajectory
 from mem1.sanitize import CONTROL_TOKENS, break_tokens
-from mem1.scoring import split_answers
+from mem1.scoring import answers_given
 
 JUDGE_VERSION = "2"
 """Increased with every change of the prompt; answers with verdicts of another version are judged again."""
@@ -331,7 +331,7 @@ def judged(
 def answers(trajectory: Trajectory) -> list[JudgedAnswer]:
     """One per question of the task, with an empty prediction if there is no answer."""
     task = task_of(trajectory)
-    given = split_answers(trajectory.answer, task.numbers, [q.answers for q in task.questions])
+    given = answers_given(trajectory.answer, task)
     return [JudgedAnswer(q.text, q.answers, answer) for q, answer in zip(task.questions, given, strict=True)]
 
 

@@ -31,7 +31,7 @@ from mem1.evaluation.tokens import (
 )
 from mem1.protocol import ACT, MALFORMED, SEARCH
 from mem1.records import Ended, Task, Trajectory
-from mem1.scoring import SQUAD, contains, exact_match, f1, normalize, score_answers, split_answers
+from mem1.scoring import SQUAD, answers_given, contains, exact_match, f1, normalize, score_answers
 from mem1.tasks.compose import question_keys
 
 OF_TIME = frozenset({"seconds", "seconds_p95"})
@@ -202,7 +202,7 @@ def question_ids(trajectory: Trajectory) -> tuple[str, ...]:
 def contained(trajectory: Trajectory) -> float:
     """Share of the objectives whose answer, a text, contains a gold alias. Raises ValueError without a task."""
     task = task_of(trajectory)
-    answers = split_answers(trajectory.answer, task.numbers, [q.answers for q in task.questions])
+    answers = answers_given(trajectory.answer, task)
     return _mean([contains(a, q.answers) for a, q in zip(answers, task.questions, strict=True)])
 
 

@@ -34,7 +34,7 @@ from mem1.evaluation.report.rows import Attempts, Run
 from mem1.evaluation.report.token_attribution import Decode, Piece, TurnPieces, cut, dropped
 from mem1.pages.page import Viewer, compressed
 from mem1.records import Metric, Task, Trajectory, Turn
-from mem1.scoring import split_answers
+from mem1.scoring import answers_given
 
 FILTERS = {"run": "run", "policy": "policy", "objectives": "N", "ended": "ending", "solved": "solved"}
 """Name of a filter of a report's list -> its label."""
@@ -92,7 +92,7 @@ class PageData:
             solved=solved,
             length=length,
             about=about,
-            answers=[] if task is None else _answers(trajectory.answer, task),
+            answers=[] if task is None else answers_given(trajectory.answer, task),
             metrics=trajectory.metrics,
             turns=self.turns_of(trajectory, decode),
         )
@@ -210,13 +210,9 @@ def told_of(task: Task, answer: str, turns: Callable[[PageData], list[dict[str, 
     return {
         "questions": questions,
         "facts": facts,
-        "answers": _answers(answer, task),
+        "answers": answers_given(answer, task),
         "turns": found,
     } | tables
-
-
-def _answers(answer: str, task: Task) -> list[str]:
-    return split_answers(answer, task.numbers, [question.answers for question in task.questions])
 
 
 def _task(task: Task | None, facts: Sequence[Fact]) -> tuple[Any, ...]:
