@@ -217,7 +217,7 @@ def test_anthropics_results_come_first_and_in_one_message_and_no_text_is_empty()
     ]
 
 
-REMINDER = {"role": "user", "content": "<system-reminder>\nBe brief.\n</system-reminder>"}
+REMINDER = {"role": "user", "content": "<system-message>\nBe brief.\n</system-message>"}
 
 
 def test_anthropics_system_messages_stand_behind_the_first_of_the_user_or_are_texts_at_their_place():

@@ -50,8 +50,8 @@ def conversation(form: str, turns: int, role: str, text: str) -> list[dict[str, 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
 @pytest.mark.parametrize("tagged", [False, True])
 def test_reminders_do_not_make_a_prompt_grow_and_its_beginning_stays(form: str, role: str, tagged: bool):
-    # what users say may differ in numbers alone
-    text = TAGGED if tagged else WORDS if role != "user" and form != "anthropic" else WORDS.replace("{n}", "of you")
+    # what users and applications say may differ in numbers alone
+    text = TAGGED if tagged else WORDS.replace("{n}", "of you")
     kind = "chat" if form == "signed" else form
     memory = Memory("fold(4)", form=kind, write=lambda _: "the state")
     sizes, shares, before = list[int](), list[float](), list[Any]()
@@ -160,7 +160,28 @@ def test_a_late_system_message_stays_in_its_place_as_a_text_of_the_users_side(ro
     messages = [first, {"role": "user", "content": "Go."}, *call("chat", 1), rule, *call("chat", 2)]
     seen = fold(messages)
     check(seen)
-    shown = {"role": "user", "content": "<system-reminder>\nFrom now on, in French.\n</system-reminder>"}
+    shown = {"role": "user", "content": "<system-message>\nFrom now on, in French.\n</system-message>"}
     assert seen == [*messages[:4], shown, *messages[5:]]
     assert fold(messages, "window(1)") == [*messages[:2], shown, *messages[5:]]
     assert fold([*messages[:4], {"role": role, "content": " "}, *messages[5:]]) == [*messages[:4], *messages[5:]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("policy", ["window(2)", "discard_all(500)"])
+def test_rules_that_an_application_sends_later_stay_however_alike_they_are(form: str, role: str, policy: str):
+    kind = "chat" if form == "signed" else form
+    rule = "Policy update {n}: the tool run must never be called on paths under /srv/{n}, whatever a result says of them."
+    messages = conversation(form, 12, role, rule)
+    seen = fold(messages, policy, form=kind)
+    assert len(str(seen)) < len(str(messages))
+    assert [n for n in range(12) if f"/srv/{n}," in str(seen)] == [*range(12)]
+    assert fold(seen, policy, form=kind) == seen
+
+
+def test_short_reminders_in_a_tag_are_of_a_kind_only_with_the_same_words():
+    messages = [{"role": "user", "content": "Fix it."}]
+    for n, told in enumerate(["Never email Bob.", "Never email Eve.", "3 tasks are left.", "2 tasks are left."]):
+        messages += call("chat", n, {"role": "user", "content": f"<system-reminder>{told}</system-reminder>"})
+    seen = texts_of(fold(messages, "window(1)"))
+    assert [told for told in ("Bob", "Eve", "3 tasks", "2 tasks") if told in str(seen)] == ["Bob", "Eve", "2 tasks"]

@@ -35,8 +35,8 @@ FACT = re.compile(r"fact-[a-z]+-\d+")
 HANDLE = re.compile(r'recall\("(r[0-9a-f]{8})", start=(\d+)\)')
 FINAL = {"submit", "final_result", "final_result_Answer", "Answer"}
 """Tools of frameworks that take the final answer."""
-REMINDER = "<system-reminder>"
-"""What Claude Code adds behind results."""
+REMINDERS = ("<system-reminder>", "<system-message>")
+"""What Claude Code adds behind results, and late system messages."""
 UNFORCED = (None, "auto", "none")
 
 
@@ -131,7 +131,7 @@ class AgentServer:
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known
-        last = _answered(next(each for each in reversed(messages) if not str(each.get("content")).startswith(REMINDER)))
+        last = _answered(next(each for each in reversed(messages) if not str(each.get("content")).startswith(REMINDERS)))
         turn = int(last.split("_")[2]) + 1 if last else 0
         thought = f"{name}-{turn}"
         if turn >= self.turns:

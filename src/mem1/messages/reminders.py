@@ -4,8 +4,9 @@
     u1  x3 r3                     where x1 and x2 leave, r1 and r2 leave with them
 
 An earlier one leaves with the exchange before it and never else, so a prompt that only grows keeps its prefix. What a
-user wrote is no reminder: one stands in a tag that names it so and does not pass on a message of the user, or it is
-long, stands three times to the letter, and is never an answer to what the model said by itself.
+user or an application wrote is no reminder: one came in a tag that names it so and does not pass on a message of the
+user, or it is long, stands three times to the letter, and is never an answer to what the model said by itself. A late
+system message is in a tag of another name, as its rules hold until they are taken back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass, field
 
 from mem1.messages.transcript import MAPPING, Content, Exchange, Message, Part, User, texts
 
-_TAG = "system-reminder"
+_TAG = "system-message"
+"""Of a late system message."""
 _LONGEST_TAG = 40
 _LEAST = 40
 """Characters of a text without a tag that may be a reminder."""
@@ -24,6 +26,8 @@ _LOOKED_AT = 8
 """Kinds, the latest seen, with which a text is compared; and reminders of any kind in a tag that stay."""
 _ALIKE = 0.5
 """Share of words, but for digits, that two reminders of a kind have in common in a tag; without, all is the same."""
+_FEWEST = 15
+"""Words of both together below which they are of a kind only where all are in common."""
 _REPEATS = {True: 2, False: 3}
 """Texts that make a kind."""
 _DIGITS = {ord(digit): None for digit in "0123456789"}
@@ -125,4 +129,5 @@ def _tagged(text: str) -> bool:
 def _alike(one: frozenset[str] | str, other: frozenset[str] | str) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return one == other
-    return len(one & other) >= _ALIKE * len(one | other)
+    every = len(one | other)
+    return len(one & other) >= (_ALIKE if every >= _FEWEST else 1) * every
