@@ -22,6 +22,7 @@ from mem1.agent.chat import ServedChat
 from mem1.errors import UserError
 from mem1.memory import Notes
 from mem1.messages import Bounds, Event, check
+from mem1.messages.transcript import ASK
 from mem1.prices import PRICE_CLASSES
 
 QUERY = '{"query": "mayor"}'
@@ -549,6 +550,18 @@ class TestServers:
             assert mem1.Agent(config, settings={"temperature": 0}).run("go").answer == "Hi"
         assert len(server.requests) == 3 and server.requests[-1]["temperature"] == 0
         assert server.headers[-1]["authorization"] == "Bearer sk-abcdefghijklmnop"
+
+    def test_what_would_spoil_a_state_is_no_part_of_its_request(self):
+        spoils = {"response_format": {"type": "json_object"}, "stop": ["x"], "tool_choice": "required"}
+        with chat_server(ToolCaller([[("search", QUERY)]] * 4)) as server:
+            settings = {"temperature": 0, "max_tokens": 300, **spoils}
+            report = mem1.Agent(server.url, name="m", tools=[search], memory="fold(2)", settings=settings).run("go")
+        asked = [body for body in server.requests if body["messages"][-1]["content"].startswith(ASK)]
+        turns = [body for body in server.requests if body not in asked]
+        assert report.report().states == len(asked) > 0
+        assert all(spoils.keys().isdisjoint(body) and body["max_tokens"] == 2_000 for body in asked)
+        assert all(body["temperature"] == 0 and body["tools"] == turns[0]["tools"] for body in asked)
+        assert all(settings.items() <= body.items() for body in turns)
 
     def test_a_limit_on_tokens_holds(self):
         from mem1.net.spending import SpendingLimit

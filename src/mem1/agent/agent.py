@@ -84,7 +84,8 @@ class Agent:
     api_key_env     environment variable with the API key
     headers         sent with every request: {"api-key": "$AZURE_KEY"}, where $NAME is an environment variable
     query           parameters after the ? of every address: {"api-version": "2024-10-21"}
-    settings        what every request holds besides: {"temperature": 0, "max_tokens": 4_000}
+    settings        what every request holds besides: {"temperature": 0, "max_tokens": 4_000}; one for a state has more
+                    tokens where these are few, and no stop words, schema or demand for a call
     tools           functions with type hints and a docstring, `McpServer`s, `Tool`s
     memory          a memory of mem1.memory, by name or of your own
     instructions    the system message
@@ -358,7 +359,8 @@ class Agent:
     def _write(self, request: list[Message]) -> Message:
         """A state, for the memory: by the agent's own call, so that the prompt cache serves it."""
         declared = [tool.declared for tool in (self._tools or {}).values()]
-        reply = self._model.reply(request, declared, within_s=self._left_s())
+        bound = self.memory.bounds.state
+        reply = self._model.reply(request, declared, within_s=self._left_s(), state_tokens=bound)
         self._ledger.state(request, reply)
         if why := unfinished(reply.message, self.memory.bounds, cut=reply.cut, filtered=reply.filtered):
             raise ModelFailed(why)

@@ -24,6 +24,7 @@ from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
 from mem1.engines.servers import BrokeOff, EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
+from mem1.messages.asking import for_state
 from mem1.messages.endings import CUT, FILTERED
 from mem1.messages.text_calls import arguments_in
 from mem1.messages.text_styles import plain_name
@@ -120,14 +121,29 @@ class ServedChat:
         patient = ModelServer(urls=(base_address(url),), model=name or "?", **server)
         return cls(patient if name else patient.model_copy(update={"model": _only_model(patient)}), settings)
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
+    def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        *,
+        within_s: float | None = None,
+        state_tokens: int | None = None,
+    ) -> Reply:
+        """`state_tokens`: a state of at most so many tokens is asked for, without settings that would spoil it; None: a
+        turn."""
         with _explained():
-            return read_completion(self.complete(messages, tools, within_s=within_s)[0])
+            return read_completion(self.complete(messages, tools, within_s=within_s, state_tokens=state_tokens)[0])
 
     def complete(
-        self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        *,
+        within_s: float | None = None,
+        state_tokens: int | None = None,
     ) -> tuple[Mapping[str, Any], Usage]:
         """The whole chat completion, as the server sent it, and what it used. Raises as `Servers.ask` does."""
+        settings = self.settings if state_tokens is None else for_state(self.settings, state_tokens)
 
         def ask(body: bytes, at_most: Usage, within_s: float | None) -> tuple[Mapping[str, Any], Usage]:
             def read(answer: bytes) -> tuple[tuple[Mapping[str, Any], Usage], Usage]:
@@ -140,7 +156,7 @@ class ServedChat:
 
             return self._servers.ask(_PATH, body, read, at_most=at_most, within_s=within_s)
 
-        return self._accepted({"messages": list(messages), "tools": list(tools) or None}, ask, within_s)
+        return self._accepted({"messages": list(messages), "tools": list(tools) or None, **settings}, ask, within_s)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None
@@ -153,7 +169,7 @@ class ServedChat:
             return next(parts), parts
 
         request = {"messages": list(messages), "tools": list(tools) or None}
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+        request |= {"stream": True, "stream_options": {"include_usage": True}, **self.settings}
         with _explained():
             first, parts = self._accepted(request, ask, within_s)
             for part in chain((first,), parts):
@@ -173,7 +189,7 @@ class ServedChat:
 
         Raises as `ask` does.
         """
-        whole = {"model": self._server.model, **request, **self.settings}
+        whole = {"model": self._server.model, **request}
         ends = None if within_s is None else time.monotonic() + within_s
         for refusals in count(1):
             sent = self._taken.part(whole)
@@ -210,7 +226,15 @@ class CalledChat:
     def __init__(self, call: Callable[[list[Message], list[Message]], Any]) -> None:
         self._call = call
 
-    def reply(self, messages: Sequence[Message], tools: Sequence[Message], *, within_s: float | None = None) -> Reply:
+    def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        *,
+        within_s: float | None = None,
+        state_tokens: int | None = None,
+    ) -> Reply:
+        """`state_tokens` is for servers: a function is asked for a state by the messages alone."""
         try:
             answer = self._call(list(messages), list(tools))
         except UserError:

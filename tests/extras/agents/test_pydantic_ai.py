@@ -187,7 +187,7 @@ def test_an_output_type_whose_mode_the_model_chooses_leaves_the_state_a_text(cho
         context = ModelRequestContext(
             model=model, messages=[], model_settings=None, model_request_parameters=parameters
         )
-        _, asked = adapter._for_state(context)
+        _, asked = adapter._for_state(context, 100)
         assert asked.allow_text_output and asked.output_object is None
         assert asked.output_mode == ("tool" if mode == "tool" else "text")
 

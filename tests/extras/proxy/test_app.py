@@ -285,17 +285,18 @@ def test_the_first_request_for_a_state_begins_with_what_was_sent_before():
 
 
 @pytest.mark.parametrize(
-    ("path", "choice", "free"),
+    ("path", "choice"),
     [
-        (CHAT, "required", "auto"),
-        (CHAT, {"type": "function", "function": {"name": "search"}}, "auto"),
-        (ANTHROPIC, {"type": "any"}, {"type": "auto"}),
+        (CHAT, "required"),
+        (CHAT, "any"),
+        (CHAT, {"type": "function", "function": {"name": "search"}}),
+        (ANTHROPIC, {"type": "any"}),
     ],
 )
-def test_a_model_that_must_call_a_tool_may_write_its_state(path: str, choice: Any, free: Any):
+def test_a_model_that_must_call_a_tool_may_write_its_state(path: str, choice: Any):
     with running() as at:
         assert at.post(path, body(path, 5, tool_choice=choice)).headers["mem1-prompt"] == "folded"
-        assert [asked["tool_choice"] for asked in at.upstream.asked] == [free]
+        assert ["tool_choice" in asked for asked in at.upstream.asked] == [False]
         assert json.loads(at.last)["tool_choice"] == choice
 
 

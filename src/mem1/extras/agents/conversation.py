@@ -21,8 +21,6 @@ from mem1.messages.endings import CUT, FILTERED, unfinished
 from mem1.messages.transcript import PLACE, Message
 
 M = TypeVar("M")
-TEXT_ALLOWED = (None, "auto", "none")
-"""Choices of tools that let a model answer with text, as it must to write a state."""
 _ENDINGS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
 """Keys of providers for why a reply ended; the Responses API has a status with details."""
 

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, ending_in, finished, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, ending_in, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
+from mem1.messages.asking import for_state
 from mem1.messages.transcript import Message
 
 try:
@@ -61,7 +62,7 @@ class MemoryMiddleware(AgentMiddleware):
 
         def write(messages: list[Message]) -> Message:
             with _unseen():
-                return _state(handler(_for_state(request, conversation.written(messages))), self.memory)
+                return _state(handler(self._for_state(request, conversation.written(messages))), self.memory)
 
         shown = self.memory.prompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = handler(request.override(messages=conversation.written(shown)))
@@ -76,25 +77,24 @@ class MemoryMiddleware(AgentMiddleware):
 
         async def write(messages: list[Message]) -> Message:
             with _unseen():
-                return _state(await handler(_for_state(request, conversation.written(messages))), self.memory)
+                asked = self._for_state(request, conversation.written(messages))
+                return _state(await handler(asked), self.memory)
 
         shown = await self.memory.aprompt(conversation.read, write=write, owner=request.system_prompt or "")
         response = await handler(request.override(messages=conversation.written(shown)))
         self._observe(response, shown)
         return response
 
+    def _for_state(self, request: ModelRequest, messages: list[BaseMessage]) -> ModelRequest:
+        """The request for a state, which is text."""
+        kept = for_state({**request.model_settings, "tool_choice": request.tool_choice}, self.memory.bounds.state)
+        choice = kept.pop("tool_choice", None)
+        return request.override(messages=messages, response_format=None, tool_choice=choice, model_settings=kept)
+
     def _observe(self, response: Any, shown: list[Message]) -> None:
         said = _said(response)
         if said is not None and said.usage_metadata:
             self.memory.observe(said.usage_metadata["input_tokens"], shown)
-
-
-def _for_state(request: ModelRequest, messages: list[BaseMessage]) -> ModelRequest:
-    """The request for a state, which is text: without a response format, and without a demand for a call."""
-    changed: dict[str, Any] = {} if request.response_format is None else {"response_format": None}
-    if request.tool_choice not in TEXT_ALLOWED:
-        changed["tool_choice"] = None
-    return request.override(messages=messages, **changed)
 
 
 @contextmanager

@@ -19,9 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import RECALL_TOOL, Memory
+from mem1.messages.asking import for_state
 from mem1.messages.transcript import Message
 
 try:
@@ -77,7 +78,7 @@ class AgentMemory:
         _SHOWN.set(conversation)
 
         async def write(messages: list[Message]) -> list[Message]:
-            items = await _written(agent, data, run_config, conversation.written(messages))
+            items = await _written(agent, data, run_config, conversation.written(messages), self.memory.bounds.state)
             for item in items:
                 finished(item, item.get("status"), self.memory)
             return items
@@ -86,14 +87,17 @@ class AgentMemory:
         return ModelInputData(input=conversation.written(shown), instructions=sent.instructions)
 
 
-async def _written(agent: Agent, data: CallModelData, run_config: RunConfig, items: list[Any]) -> list[Message]:
+async def _written(
+    agent: Agent, data: CallModelData, run_config: RunConfig, items: list[Any], state_tokens: int
+) -> list[Message]:
     """What the agent's model says to the items, called as the run calls it; a state has no output type."""
     context = RunContextWrapper(context=data.context)
     settings = agent.model_settings.resolve(run_config.model_settings)
+    kept = for_state(vars(settings), state_tokens)
     response = await _model(agent, run_config).get_response(
         system_instructions=data.model_data.instructions,
         input=items,
-        model_settings=settings if settings.tool_choice in TEXT_ALLOWED else replace(settings, tool_choice=None),
+        model_settings=replace(settings, **{name: kept.get(name) for name in vars(settings)}),
         tools=await agent.get_all_tools(context),
         output_schema=None,
         handoffs=await _handoffs(agent, context),

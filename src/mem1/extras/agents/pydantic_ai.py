@@ -18,9 +18,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from mem1.errors import UserError
-from mem1.extras.agents.conversation import TEXT_ALLOWED, Conversation, Kind, finished, memory_of
+from mem1.extras.agents.conversation import Conversation, Kind, finished, memory_of
 from mem1.memory import MemoryPolicy
 from mem1.messages import Memory
+from mem1.messages.asking import for_state
 from mem1.messages.transcript import Message
 
 try:
@@ -79,7 +80,7 @@ class MemoryCapability(AbstractCapability[Any]):
         async def write(messages: list[Message]) -> Message:
             response = await request_context.model.request(
                 _messages(conversation.written(messages), sent),
-                *_for_state(request_context),
+                *_for_state(request_context, self.memory.bounds.state),
             )
             ctx.usage.incr(response.usage)
             return finished(_said(response), response.finish_reason, self.memory)
@@ -93,11 +94,10 @@ class MemoryCapability(AbstractCapability[Any]):
         return response
 
 
-def _for_state(request_context: ModelRequestContext) -> tuple[Any, Any]:
+def _for_state(request_context: ModelRequestContext, tokens: int) -> tuple[Any, Any]:
     """(settings, parameters) of the request for a state, which is text, with the same tools."""
     settings, parameters = request_context.model_settings, request_context.model_request_parameters
-    if settings is not None and settings.get("tool_choice") not in TEXT_ALLOWED:
-        settings = {name: value for name, value in settings.items() if name != "tool_choice"}
+    settings = None if settings is None else for_state(settings, tokens)
     mode = parameters.output_mode
     if mode == "auto":  # left to the model, which would forbid text where it chooses tools
         mode = request_context.model.prepare_request(settings, parameters)[1].output_mode

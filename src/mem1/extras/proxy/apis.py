@@ -4,8 +4,7 @@
     POST .../v1/messages         Anthropic's
 
 The request for a state is the client's own, with other messages, so that the provider serves its beginning from the
-cache: same model, same tools, same settings. Left out is only what would spoil the answer: streaming, a second choice,
-stop words, a schema that the answer has to follow, and that the model has to call a tool.
+cache: same model, same tools, same settings, but for what would spoil the answer (`mem1.messages.asking`).
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.messages.asking import for_state
 from mem1.messages.bounds import Bounds, estimated
 from mem1.messages.endings import CUT, FILTERED, unfinished
 from mem1.messages.sessions import keys_of
 from mem1.messages.transcript import Message
 from mem1.net.exchange import read_json, whole_number
 
-_SPOILS = frozenset(
-    ("stream", "stream_options", "n", "stop", "stop_sequences", "response_format", "output_format", "prediction")
-)
 _SIGNATURE = "x-anthropic-billing-header:"
 _MOST_TOKENS = 1 << 40
 
@@ -68,10 +65,6 @@ class Api:
     """An answer's (message, why it ended)."""
     usage: Callable[[Mapping[str, Any]], Usage]
     """What an answer's `usage` says."""
-    forced: frozenset[str]
-    """Values of `tool_choice`, or of its type, by which the model has to call a tool."""
-    free: Any
-    """That by which it may."""
 
     def system_of(self, body: Mapping[str, Any]) -> str:
         """Hash of a system prompt that stands beside the messages, but for a line of Claude Code's that is new in each
@@ -82,16 +75,7 @@ class Api:
 
     def state_body(self, body: Mapping[str, Any], messages: Sequence[Message], state_tokens: int) -> dict[str, Any]:
         """The client's request with the messages that ask for a state of at most `state_tokens`."""
-        asked = {key: value for key, value in body.items() if key not in _SPOILS}
-        if isinstance(config := asked.get("output_config"), dict):
-            asked["output_config"] = {key: value for key, value in config.items() if key != "format"}
-        choice = asked.get("tool_choice")
-        if (choice.get("type") if isinstance(choice, dict) else choice) in self.forced:
-            asked["tool_choice"] = self.free
-        for key in ("max_tokens", "max_completion_tokens"):
-            if type(asked.get(key)) is int:
-                asked[key] = max(asked[key], 2 * state_tokens)
-        return {**asked, "messages": list(messages)}
+        return {**for_state(body, state_tokens), "messages": list(messages)}
 
     def tokens_beside(self, body: Mapping[str, Any]) -> int:
         """Tokens that are sent beside the messages, estimated."""
@@ -153,16 +137,12 @@ CHAT = Api(
     form="chat",
     reply=lambda answer: (answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")),
     usage=_chat_usage,
-    forced=frozenset(("required", "function", "custom", "allowed_tools")),
-    free="auto",
 )
 ANTHROPIC = Api(
     path="/v1/messages",
     form="anthropic",
     reply=lambda answer: ({"role": "assistant", "content": answer["content"]}, answer.get("stop_reason")),
     usage=_anthropic_usage,
-    forced=frozenset(("any", "tool")),
-    free={"type": "auto"},
 )
 APIS = (CHAT, ANTHROPIC)
 
