@@ -15,10 +15,15 @@ from mem1.messages.thoughts import _FIRST_OF_ALL, MARKS, Speech, _small, begins_
 THOUGHT = "Is <note>code 1111</note> right?\n" * 20
 
 
+def ended(closing: str) -> str:
+    """The end of a thought as it stands alone: <|end|>, with which any message ends, only before the answer's mark."""
+    return f"{closing}<|start|>assistant" if closing == "<|end|>" else f"{closing}\n"
+
+
 @pytest.mark.parametrize(("opening", "closing"), MARKS)
 def test_a_thought_is_left_out_whole_with_only_its_end_or_cut_off(opening: str, closing: str):
     assert without_thoughts(f"{opening}\n{THOUGHT}{closing}\n\n4711") == "4711"
-    assert without_thoughts(f"{THOUGHT}{closing}\n4711") == "4711"
+    assert without_thoughts(f"{THOUGHT}{ended(closing)}4711") == "4711"
     assert without_thoughts(f"{opening}{THOUGHT}") == ""
     several = f"Well.\n{opening}hm{closing}\n4711\n{opening}hm{closing}"
     assert without_thoughts(several) == (several if opening in _FIRST_OF_ALL else "Well.\n\n4711")
@@ -253,7 +258,7 @@ def test_what_is_said_of_pieces_is_what_is_said_of_the_whole():
 
 @pytest.mark.parametrize(("opening", "closing"), MARKS)
 def test_where_thoughts_are_known_to_begin_in_the_prompt_none_is_said_in_pieces(opening: str, closing: str):
-    text = f"Is it 1111?\n{closing}\n\n4711"
+    text = f"Is it 1111?\n{ended(closing)}\n4711"
     assert begins_inside(text) and not begins_inside(f"{opening}{text}")
     assert "".join(in_pieces(text, None, inside=True)) == "4711"
     assert "".join(in_pieces(f"{opening}{text}", None, inside=True)) == "4711"
@@ -285,6 +290,13 @@ def test_long_texts_in_small_pieces_take_no_longer_than_their_length(text: str, 
         "It has <thought> in line 3 and </thought> in line 9.",
         "```\n</reasoning>\n```\nis the file.",
         "One <thinking> and\n</thinking> more",
+        "Phi-3 writes `<|user|>\\nHello<|end|>\\n<|assistant|>`, so set the stop word to that.",
+        "Port 8080, key in /etc/k.\nPhi-3 ends a turn with <|end|> and the next begins.\nLeft: tests.",
+        "Phi-3's template is:\n<|user|>\nHello<|end|>\n<|assistant|>\nand so on.",
+        "Step 1: pin vLLM.\nStep 2: Magistral closes its thoughts with [/THINK], then it answers.",
+        "Gemma ends a thought with <channel|>, Kimi with ◁/think▷, Cohere with <|END_THINKING|> in its text.",
+        "First line.\nThe end is `a </think>`\nLast line.",
+        "It is `a<|END_THINKING|><|START_RESPONSE|>b` or `c<|END_THINKING|><|START_RESPONSE|>d`.",
     ],
 )
 def test_a_text_that_speaks_of_marks_stays_whole(text: str):

@@ -213,8 +213,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("messages/thoughts.py", ("messages/test_thoughts.py",)): (
         ("elif not opens and passed >= 0 and", "elif False and"),
         ("            kept.clear()\n", ""),
-        ("            counted = at  # fences", "            pass  # fences"),
-        ('if fences % 2 or text[first - 1 : first] == "`":', "if False:"),
+        ("            counted, ticks = at, 0  # fences", "            pass  # fences"),
+        ("if fences % 2 or ticks % 2:", "if False:"),
+        ("(0 if line else ticks)", "0"),
+        ("closing not in ENDS and", ""),
         ("small if opening.islower() else said", "said"),
         ("small if opening.islower() else said", "small"),
         ("said, small = left, _small(left)", "said = left"),

@@ -9,10 +9,11 @@
 `Speech` does the same for a text that comes in pieces.
 
 A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
-small letters count in any case. What texts and files may well have counts where it is most likely a mark: an end such
-as </think> without a beginning at either end of a line, <thinking>, <thought> and <reasoning> where nothing was said
-before. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with it and something
-follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
+small letters count in any case. What texts and files may well have counts where it is most likely a mark: an end
+without a beginning at either end of a line or before a mark of the answer, and <|end|>, by which templates end any
+message, only before one; <thinking>, <thought> and <reasoning> where nothing was said before. A <scratchpad>, which is
+asked for by prompts, is a thought where the text begins with it and something follows; elsewhere, and with tags such
+as <reflection> or <reason>, it may be what the user wants.
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ Agent's, Claude's, Seed's, MiniMax's, LongCat's, Mistral's, Kimi's, Cohere's, Sk
 own. An open list."""
 _FIRST_OF_ALL = {tag: f"</{tag[1:]}" for tag in ("<thinking>", "<thought>", "<reasoning>")}
 """Words of prompts and files, too."""
-_TAG = "</"
-"""How an end begins that texts speak of."""
 _SAID = re.compile(r"\S")
 _SCRATCHPAD = ("<scratchpad>", "</scratchpad>")
 _FIRST = frozenset(mark[0] for marks in MARKS for mark in marks)
@@ -163,7 +162,7 @@ def _without_first(text: str, small: str) -> str:
 def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
     """`looked_at`: the text, or its small letters, for marks in any case."""
     kept, at, look = list[str](), 0, 0
-    counted, fences, passed, inner = 0, 0, -1, 0
+    counted, fences, ticks, passed, inner = 0, 0, 0, -1, 0
     start, stop = looked_at.find(opening), looked_at.find(closing)
     while True:
         # what was not found once is not looked for again
@@ -174,12 +173,14 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
         opens = stop < 0 or 0 <= start < stop
         first = start if opens else stop
         fences += text.count(_FENCE, counted, first)
+        line = text.rfind("\n", counted, first) + 1
+        ticks = text.count("`", line or counted, first) + (0 if line else ticks)
         counted = first
-        if fences % 2 or text[first - 1 : first] == "`":
+        if fences % 2 or ticks % 2:
             look = first + 1
         elif not opens and passed >= 0 and text.find("\n", passed, first) < 0:  # a line that speaks of both marks
             look, passed = first + len(closing), -1
-        elif not (opens or inner or not closing.startswith(_TAG) or _at_an_end(text, at, first, first + len(closing))):
+        elif not (opens or inner or _ends_a_thought(text, at, first, closing)):
             look = first + len(closing)  # a text that speaks of the mark
         elif not opens:  # its beginning stood in the prompt, or inside another thought
             kept.clear()
@@ -191,10 +192,18 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
             kept.append(text[at:first])
             inner += looked_at.count(opening, first + len(opening), max(stop, first))
             look = at = len(text) if stop < 0 else stop + len(closing)
-            counted = at  # fences in a thought are none of the answer's
+            counted, ticks = at, 0  # fences and backquotes in a thought are none of the answer's
     if not at:
         return text
     return "".join([*kept, text[at:]]).strip()
+
+
+def _ends_a_thought(text: str, begin: int, at: int, closing: str) -> bool:
+    """Whether the end of a thought without its beginning is one, and not what a text speaks of."""
+    stop = at + len(closing)
+    if text.startswith(_FINAL, stop):
+        return True
+    return closing not in ENDS and _at_an_end(text, begin, at, stop)
 
 
 def _at_an_end(text: str, begin: int, start: int, stop: int) -> bool:
@@ -226,7 +235,8 @@ def begins_inside(text: str) -> bool:
     return False
 
 
-_LONGEST = max(len(mark) for marks in MARKS for mark in marks)
+_LONGEST = 2 * max(len(mark) for marks in (*MARKS, _FINAL) for mark in marks)
+"""Characters of an end of a thought and of a mark of the answer behind it."""
 
 
 class Speech:
@@ -330,8 +340,8 @@ class Speech:
         for mark in self._awaited or (self._closing,):
             held = self._small if mark.islower() else self._held
             found = held.find(mark, begin)
-            inside = bool(self._awaited) and mark.startswith(_TAG) and mark != _SCRATCHPAD[1]
-            while found >= 0 and inside and not _at_an_end(held, 0, found, found + len(mark)):
+            inside = bool(self._awaited) and mark != _SCRATCHPAD[1]
+            while found >= 0 and inside and not _ends_a_thought(held, 0, found, mark):
                 found = held.find(mark, found + 1)
             if found >= 0:
                 ends.append(found + len(mark))
