@@ -196,6 +196,8 @@ def test_values_that_were_texts_are_said_to_be():
         f"Models write <tool_call>{SEARCH}</tool_call> to call a tool.",
         f"For example:\n```\n<tool_call>{SEARCH}</tool_call>\n```",
         f"The log says: {SEARCH}",
+        f"The mail says:\n\n> <tool_call>\n> {SEARCH}\n> </tool_call>",
+        f"It says:\n > > <tool_call>{SEARCH}</tool_call>",
         f"For example:\n```\n<tool_request>{SEARCH}</tool_request>\n```",
         "Write `<|tool_call_start|>` before a call, and the <some_tool_call> that you like.",
         'Results of search: {"query": "Oslo"}',

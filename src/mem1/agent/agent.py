@@ -285,7 +285,7 @@ class Agent:
                     raise
             else:
                 self._ledger.turn(asked, self._messages, raw, observed=asked is shown)
-                reply, fault = understood(raw, tools)
+                reply, fault = understood(raw, tools, self._messages)
                 cut += fault in (Fault.CUT, Fault.FILTERED)
                 if fault is Fault.NONE or cut == CUTS or tries + 1 == TRIES:
                     return reply, fault

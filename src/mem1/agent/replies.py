@@ -1,13 +1,16 @@
 """What a reply of the model amounts to: thoughts out of its text, calls that it wrote as text, and why it is of no use.
 
-understood(reply "<think>hm</think>Oslo", tools)                      ->  reply "Oslo", Fault.NONE
-understood(reply '<tool_call>{"name": "search", ...', tools)          ->  reply with the call, Fault.NONE
-understood(reply "", tools)                                           ->  Fault.EMPTY: the model is asked again
+understood(reply "<think>hm</think>Oslo", tools, messages)              ->  reply "Oslo", Fault.NONE
+understood(reply '<tool_call>{"name": "search", ...', tools, messages)  ->  reply with the call, Fault.NONE
+understood(reply "", tools, messages)                                   ->  Fault.EMPTY: the model is asked again
+
+A call in a text that a tool returned or the user wrote is quoted, and not made.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -16,7 +19,7 @@ from typing import Any
 from mem1.agent.chat import Reply
 from mem1.agent.shapes import new_id
 from mem1.agent.tools import Tool
-from mem1.messages.text_calls import calls_in
+from mem1.messages.text_calls import Found, calls_in
 from mem1.messages.text_styles import TextCall
 from mem1.messages.thoughts import without_thoughts
 from mem1.messages.transcript import Call, Message, texts
@@ -27,6 +30,8 @@ CUTS = 3
 """Of these, replies that were cut off, each of which costs as many tokens as there may be, or filtered."""
 _SHOWN = 2_000
 """Characters of such a reply that the model sees again."""
+_SPELLING = re.compile(r"\\u00[23][0-9a-f]|\\[nrt]|[\s\"'`<>]+|\\", re.IGNORECASE)
+"""What is written otherwise where a text is quoted, or was escaped as JSON."""
 
 
 class Fault(str, Enum):
@@ -54,14 +59,16 @@ class Repeated:
     """Replies of no use in a row so far."""
 
 
-def understood(reply: Reply, tools: Mapping[str, Tool]) -> tuple[Reply, Fault]:
-    """(the reply as the conversation keeps it, its fault)."""
+def understood(reply: Reply, tools: Mapping[str, Tool], messages: Sequence[Message]) -> tuple[Reply, Fault]:
+    """(the reply as the conversation keeps it, its fault). `messages`: the whole conversation before it."""
     message = reply.message
     text = without_thoughts(texts(message.get("content")))
     # a call that was cut off before its arguments would be made without them
     if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
     found = calls_in(text, {name: tool.told["properties"] for name, tool in tools.items()})
+    if found.calls and _is_quoted(found, messages):
+        found = Found(text=text)
     if found.calls and (found.ended or not reply.cut):
         calls = [_call(call, tools) for call in found.calls]
         declared = [_declared(call) for call in calls]
@@ -87,6 +94,13 @@ def asked_again(shown: Sequence[Message], reply: Reply | None, fault: Fault) -> 
         {"role": "assistant", "content": said[:_SHOWN] or "..."},
         {"role": "user", "content": fault.value},
     ]
+
+
+def _is_quoted(found: Found, messages: Sequence[Message]) -> bool:
+    """Whether a call stands in what a tool returned or the user wrote."""
+    heard = "\n".join([texts(message.get("content")) for message in messages if message["role"] in ("tool", "user")])
+    heard = _SPELLING.sub("", heard)
+    return any(_SPELLING.sub("", written) in heard for written in found.written)
 
 
 def _with(message: Mapping[str, Any], text: str, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

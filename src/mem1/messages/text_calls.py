@@ -4,9 +4,10 @@
     ->  Found(text="", calls=(TextCall("search", '{"query": "Oslo"}'),))
 
 A mark of a style counts at the beginning of a line and outside fenced blocks; inside a line, only before calls of tools
-that there are, with which the text ends. What has no mark, such as JSON alone, is a call only if it is the whole text,
-or a fenced block at its end, and names a tool that there is; so is what ends a text between marks of no known style. A
-mark behind which no call can be read is `broken`, and so is any other that names calls of tools.
+that there are, with which the text ends; behind the > of a quotation, never. What has no mark, such as JSON alone, is a
+call only if it is the whole text, or a fenced block at its end, and names a tool that there is; so is what ends a text
+between marks of no known style. A mark behind which no call can be read is `broken`, and so is any other that names
+calls of tools.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class Found:
     """Whether it has the mark of a call that cannot be read."""
     ended: bool = True
     """Whether its last call shows its end; else more of it may have been to come."""
+    written: tuple[str, ...] = ()
+    """The calls as they stand in it, each with the mark before it: what somebody else wrote in these letters is quoted.
+    Without one in Python alone, as people name calls, too."""
 
 
 def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
@@ -81,7 +85,7 @@ def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
 
 def _marked(text: str, first: int) -> Found | None:
     """What a text has whose calls begin with the mark at `first`; None: they cannot be read."""
-    calls, end, closing = list[TextCall](), first, ""
+    calls, written, end, closing = list[TextCall](), list[str](), first, ""
     try:
         while (style := _style_at(text, end)) is not None:
             begin = end + len(style.opening)
@@ -89,6 +93,7 @@ def _marked(text: str, first: int) -> Found | None:
             stop, closing = min(stops, default=(len(text), ""))
             found = _plain(islice(style.read(text[begin:stop]), _MOST_CALLS + 1))
             calls += found
+            written.append(text[end:stop])
             if not found or len(calls) > _MOST_CALLS:
                 raise ValueError("none, or too many")
             end = stop + len(closing)
@@ -99,7 +104,8 @@ def _marked(text: str, first: int) -> Found | None:
     rest = text[end:]
     for mark in ("</tool_call>", *ENDS):
         rest = rest.replace(mark, "")
-    return Found(text=f"{text[:first]}{rest}".strip(), calls=tuple(calls), ended=bool(closing))
+    said = f"{text[:first]}{rest}".strip()
+    return Found(text=said, calls=tuple(calls), ended=bool(closing), written=tuple(written))
 
 
 def _plain(calls: Iterable[TextCall]) -> list[TextCall]:
@@ -115,10 +121,18 @@ def _mark(text: str, opening: str, *, inside: bool = False) -> int:
         while before > 0 and text[before - 1] in " \t":
             before -= 1
         begins = before == 0 or text[before - 1] in "\n>]"
-        if fences % 2 == 0 and (begins or (inside and text[before - 1] != "`")):
+        if fences % 2 == 0 and not _is_quotation(text, before) and (begins or (inside and text[before - 1] != "`")):
             return at
         at = text.find(opening, at + len(opening))
     return -1
+
+
+def _is_quotation(text: str, at: int) -> bool:
+    """Whether the line up to `at` is the > of a quotation."""
+    begin = at
+    while begin > 0 and text[begin - 1] in " \t>":
+        begin -= 1
+    return begin < at and (begin == 0 or text[begin - 1] == "\n")
 
 
 def _style_at(text: str, at: int) -> Style | None:
@@ -141,7 +155,8 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
             ended = read is not of_react or "\nObservation:" in bare
-            return Found(text=before.strip(), calls=tuple(calls), ended=ended)
+            written = () if read is of_python and not before else (bare,)
+            return Found(text=before.strip(), calls=tuple(calls), ended=ended, written=written)
     return None
 
 
@@ -156,11 +171,11 @@ def _framed(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
         return _in_tags(text, tools)
     before, _, mark = text[:at].rstrip().rpartition("\n")
     mark = mark.strip()
-    if before.count(FENCE) % 2 or FENCE in mark:
+    if before.count(FENCE) % 2 or FENCE in mark or mark.startswith(">"):
         return None
     try:
         value, end = value_at(text[at:], 0)
-        after = text[at + end :].strip()
+        written, after = text[at : at + end], text[at + end :].strip()
         if not (mark or after) or not _is_mark(mark) or not _is_mark(after):
             return None
         named = [name for name in _WORD.findall(mark) if name in tools]
@@ -173,7 +188,7 @@ def _framed(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
         return None
     if not 0 < len(calls) <= _MOST_CALLS or not all(call.name in tools for call in calls):
         return None
-    return Found(text=before.strip(), calls=tuple(calls))
+    return Found(text=before.strip(), calls=tuple(calls), written=(f"{mark}{written}",))
 
 
 def _is_mark(text: str) -> bool:
@@ -195,9 +210,8 @@ def _in_tags(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
         if key not in tools[name] or not closed:
             return None
         values[key] = value.strip("\r\n")
-    return Found(
-        text=text[:begin].strip(), calls=(TextCall(name, json.dumps(values, ensure_ascii=False), typed=False),)
-    )
+    call = TextCall(name, json.dumps(values, ensure_ascii=False), typed=False)
+    return Found(text=text[:begin].strip(), calls=(call,), written=(text[begin:],))
 
 
 def arguments_in(text: str) -> dict[str, Any] | None:
