@@ -116,6 +116,25 @@ def test_a_part_is_told_in_keywords_that_all_providers_take(part: Any, wanted: A
     assert accepted({"properties": {"a": part}}).schema == {"type": "object", "properties": {"a": wanted}}
 
 
+@pytest.mark.parametrize("anything", [True, False, 7, "x", None, {}, [True]])
+def test_a_reference_that_leads_to_what_is_no_schema_of_an_object_is_told(anything: Any):
+    row = {"type": "object", "properties": {"value": {"$ref": "#/$defs/Value"}}}
+    told = accepted({"properties": {"row": {"$ref": "#/$defs/Row"}}, "$defs": {"Row": row, "Value": anything}}).schema
+    value = told["properties"]["row"]["properties"]["value"]
+    assert value["anyOf"] == ANY["anyOf"] and refused(told) == ""
+
+
+def test_alternatives_beside_closed_properties_have_all_of_them():
+    kinds = [{"properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in ("read", "write")]
+    closed = {"additionalProperties": False, "properties": {"kind": TEXT, "path": TEXT}, "required": ["path"]}
+    told = accepted({"properties": {"action": {"type": "object", **closed, "oneOf": kinds}}}).schema
+    parts = told["properties"]["action"]["anyOf"]
+    assert [part["properties"]["kind"]["enum"] for part in parts] == [["read"], ["write"]]
+    for part in parts:
+        assert part["properties"].keys() == {*part["required"]} == {"kind", "path"}
+        assert part["properties"]["path"] == TEXT and part["additionalProperties"] is False
+
+
 def test_alternatives_of_a_root_are_its_arguments_and_the_description_says_which_go_together():
     a = {"properties": {"kind": {"const": "a"}, "x": TEXT}, "required": ["kind", "x"], "additionalProperties": False}
     b = {"properties": {"kind": {"const": "b"}, "y": TEXT}, "required": ["kind", "y"]}

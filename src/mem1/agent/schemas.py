@@ -175,7 +175,7 @@ class _Rewriting:
         parts = list[Schema]()
         for branch in branches:
             if isinstance(branch, dict) and shared and "$ref" not in branch:
-                branch = {**shared, **branch}
+                branch = {**branch, "allOf": [*as_list(branch.get("allOf")), shared]}
             part = self._part(branch, depth + 1)
             parts += [each for each in part.get("anyOf", [part]) if each not in parts]
         said = _described({key: part for key, part in schema.items() if key not in ("type", "enum")})
@@ -250,7 +250,8 @@ class _Rewriting:
     def _refs(self, ref: str) -> list[str]:
         """All references in what stands at a reference."""
         if ref not in self._leads:
-            found, left = list[str](), [self._target(ref) or {}]
+            target = self._target(ref)
+            found, left = list[str](), [target] if isinstance(target, (dict, list)) else []
             while left:
                 part = left.pop()
                 self._looked += 1
