@@ -458,7 +458,8 @@ def test_calls_that_are_joined_keep_their_contexts_bounds_and_seeds_and_one_bad_
         ('{"city": "Oslo"}', Returned(answer='{"city": "Oslo"}')),
         ('{"answer": "Oslo"}', Returned(answer="Oslo")),
         ('{"answer": null}', Returned()),
-        ('{"answer": 0.5}', Returned(reward=0.5)),
+        ('{"answer": 0.5}', Returned(answer="0.5")),
+        ('{"answer": 1901}', Returned(answer="1901")),
         ('{"answer": "Oslo", "reward": 0}', Returned(reward=0.0)),
     ],
 )

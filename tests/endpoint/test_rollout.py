@@ -156,6 +156,7 @@ def test_a_program_answers_on_its_last_line(last: str, answer: str, reward: floa
         ("print('x'); sys.exit('no\\nidea')", "the agent's program ended with status 1: idea"),
         ("os._exit(7)", "the agent's program ended with status 7: it says nothing on stderr"),
         ("print(json.dumps({'reward': 'much'}))", "the agent returned the reward 'much'; it must be a number"),
+        ("print(json.dumps({'answer': True}))", "the agent returned the answer True; it must be text or a number"),
         ("print(json.dumps({'reward': True}))", "the agent returned the reward True; it must be a number"),
     ],
 )

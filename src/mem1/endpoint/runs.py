@@ -192,12 +192,21 @@ def _read_line(line: str) -> Returned:
         value = json.loads(line)
         if isinstance(value, dict) and value.keys() & {"answer", "reward"}:
             if "reward" not in value:
-                return read(value["answer"])
+                return _answered(value["answer"])
             reward = value["reward"]
             if type(reward) not in (int, float):
                 return _failed(f"the agent returned the reward {reward!r:.80}; it must be a number")
             return read(reward)
     return read(line or None)
+
+
+def _answered(answer: Any) -> Returned:
+    """An answer in JSON; a number is one, too."""
+    if answer is None or isinstance(answer, str):
+        return Returned(answer=answer)
+    if type(answer) in (int, float):
+        return Returned(answer=json.dumps(answer))
+    return _failed(f"the agent returned the answer {answer!r:.80}; it must be text or a number")
 
 
 def read(value: Any) -> Returned:
