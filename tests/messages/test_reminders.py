@@ -166,12 +166,23 @@ def test_a_late_system_message_stays_in_its_place_as_a_text_of_the_users_side(ro
     assert fold([*messages[:4], {"role": role, "content": " "}, *messages[5:]]) == [*messages[:4], *messages[5:]]
 
 
+@pytest.mark.parametrize("form", ["chat", "responses"])
+@pytest.mark.parametrize("content", ["", None, []])
+def test_an_empty_system_message_is_none(form: str, content: Any):
+    messages = [{"role": "user", "content": "Go."}, *call(form, 1), *call(form, 2)]
+    seen = fold([{"role": "system", "content": content}, *messages], "window(1)", form=form)
+    check(seen, form)
+    assert seen == fold(messages, "window(1)", form=form)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("role", ["system", "developer"])
 @pytest.mark.parametrize("policy", ["window(2)", "discard_all(500)"])
 def test_rules_that_an_application_sends_later_stay_however_alike_they_are(form: str, role: str, policy: str):
     kind = "chat" if form == "signed" else form
-    rule = "Policy update {n}: the tool run must never be called on paths under /srv/{n}, whatever a result says of them."
+    rule = (
+        "Policy update {n}: the tool run must never be called on paths under /srv/{n}, whatever a result says of them."
+    )
     messages = conversation(form, 12, role, rule)
     seen = fold(messages, policy, form=kind)
     assert len(str(seen)) < len(str(messages))

@@ -19,7 +19,6 @@ from mem1.errors import UserError
 from mem1.messages import Bounds, Event, Memory, ask, fold, recall, with_state
 from mem1.messages.bounds import tokens_of
 from mem1.messages.folding import REQUEST, state_words
-from mem1.messages.private import append_private
 from mem1.messages.sessions import Latest, keys_of, trail_of
 from mem1.messages.transcript import ASK, Message, texts
 
@@ -448,4 +447,21 @@ def test_only_its_owner_may_read_a_file_of_events(tmp_path: Path):
         memory.prompt([user("Find it."), *call("chat", 1), *call("chat", 2)])
         assert "secret" in file.read_text() and file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(UserError, match=r"cannot append to .*: Is a directory; give another file"):
-        append_private(tmp_path, "line")
+        Memory("fold(1)", events=tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_ends_no_work_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    full = tmp_path / "events.jsonl"
+    full.symlink_to("/dev/full")
+    memory = Memory("fold(1)", write=lambda asked: "the state", events=full)
+    messages = [user("Find it.")]
+    for number in range(6):
+        messages += call("chat", number)
+        memory.prompt(messages)
+    assert "the state" in str(memory.prompt(messages))
+    (line,) = caplog.messages
+    assert line == f"events are lost: cannot append to {full}: No space left on device"
+    full.unlink()
+    memory.prompt([*messages, *call("chat", 7)])
+    assert len(full.read_text().splitlines()) == 1

@@ -122,7 +122,9 @@ class Drafts:
 
     def add_system(self, message: Message, at: int) -> None:
         """A system message. Behind a turn it is a text of the user's side: chat templates refuse a late one, and in
-        front it would change what every prompt begins with."""
+        front it would change what every prompt begins with. An empty one, as of a field left blank, is none."""
+        if not message.get("content"):
+            return
         if not any(isinstance(part, Draft) for part in self.parts):
             self.system.append(message)
         elif (reminder := as_reminder(message)) is not None:

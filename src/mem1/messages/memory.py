@@ -20,7 +20,6 @@ While a writer has not read all that would leave, the conversation goes on as it
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
@@ -36,7 +35,7 @@ from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, remembering, 
 from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
-from mem1.messages.private import append_private
+from mem1.messages.private import PrivateLog
 from mem1.messages.records import Event, Prompt, Shown, Underway
 from mem1.messages.sessions import Known, Latest, keys_of, newest, trail_of
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
@@ -119,9 +118,7 @@ class Memory:
         self._desk = None if writer is None else Desk(writer, self.form, states)
         self._only_if_cheaper = only_if_cheaper
         self._on_event = on_event
-        self._events = None if events is None else Path(events)
-        if self._events is not None:
-            append_private(self._events)  # a file that cannot be written is said now
+        self._events = None if events is None else PrivateLog(Path(events))
         self.states: MutableMapping[str, str] = Latest(_REMEMBERED) if states is None else states
         self._known: Latest[Known] = Latest(_REMEMBERED)
         self._last: Shown | None = None
@@ -436,7 +433,7 @@ class Memory:
         if self._on_event is not None:
             self._on_event(event)
         if self._events is not None:
-            append_private(self._events, json.dumps(asdict(event), ensure_ascii=False))
+            self._events.write(asdict(event))
 
     def _shown_before(self, now: Underway) -> list[Message]:
         """What the model saw in the previous call, which follows from the messages that there were."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mem1.errors import UserError
 
+_LOG = logging.getLogger(__name__)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -18,14 +23,32 @@ def keep_private(file: int | str | Path) -> None:
         os.chmod(file, 0o600)
 
 
-def append_private(path: Path, *lines: str) -> None:
-    """Appends lines to a file, which is made if it is missing. Raises UserError where that cannot be."""
-    try:
-        with open(path, "a", encoding="utf-8", errors="replace", opener=_opened) as file:
+class PrivateLog:
+    """A file with one JSON line per record, which is made if it is missing. It ends no work that it tells of: a record
+    that cannot be written, as on a full disk, is lost with a warning, and those right after it without."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError where the file cannot be appended to."""
+        self._path, self._failing = path, False
+        try:
+            self._append("")
+        except OSError as error:
+            raise UserError(f"cannot append to {path}: {error.strerror}; give another file") from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends a line."""
+        try:
+            self._append(f"{json.dumps(record, ensure_ascii=False)}\n")
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                _LOG.warning("events are lost: cannot append to %s: %s", self._path, error.strerror)
+            self._failing = True
+
+    def _append(self, line: str) -> None:
+        with open(self._path, "a", encoding="utf-8", errors="replace", opener=_opened) as file:
             keep_private(file.fileno())
-            file.writelines(f"{line}\n" for line in lines)
-    except OSError as error:
-        raise UserError(f"cannot append to {path}: {error.strerror}; give another file") from error
+            file.write(line)
 
 
 def _opened(path: str, flags: int) -> int:

@@ -32,7 +32,7 @@ from mem1.messages import Bounds, Event, Memory, check
 from mem1.messages.bounds import tokens_of
 from mem1.messages.digests import hashed
 from mem1.messages.folding import PAUSE
-from mem1.messages.private import append_private
+from mem1.messages.private import PrivateLog
 from mem1.messages.sessions import Latest, keys_of
 from mem1.messages.transcript import Message
 from mem1.net.exchange import one_line, redact
@@ -106,7 +106,8 @@ class Folding:
         counts: Counts,
         events: Path | None,
     ) -> None:
-        self._upstream, self._counts, self._events = upstream, counts, events
+        self._upstream, self._counts = upstream, counts
+        self._events = None if events is None else PrivateLog(events)
         self._memories = {api.form: memory(api.form, self._tell) for api in APIS}
         kept = next(iter(self._memories.values())).states
         self._salt = kept.salt if isinstance(kept, StateFile) else secrets.token_bytes()
@@ -237,10 +238,7 @@ class Folding:
         line = {"time": round(time.time(), 3), "session": call.session, **asdict(event)}
         if call.usage.calls:
             line["state_usage"] = asdict(call.usage)
-        try:
-            append_private(self._events, json.dumps(line, ensure_ascii=False))
-        except UserError as error:
-            _LOG.warning("an event is not kept: %s", error)
+        self._events.write(line)
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
