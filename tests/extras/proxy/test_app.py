@@ -478,6 +478,29 @@ def test_folding_that_loses_money_is_refused_and_said(caplog: pytest.LogCaptureF
     assert all(re.fullmatch(why + r"appending from exchange (\d+) on\.", line) for line in lines)
 
 
+@pytest.mark.parametrize("path", [CHAT, ANTHROPIC])
+def test_states_that_a_clock_keeps_from_being_found_again_are_asked_for_seldom(
+    path: str, caplog: pytest.LogCaptureFixture
+):
+    def sent(turns: int, clock: int) -> dict[str, Any]:
+        said = f"Now it is 10:{clock:02}."
+        if path == ANTHROPIC:
+            return body(path, turns, system=said)
+        whole = body(path, turns)
+        return {**whole, "messages": [{"role": "system", "content": said}, *whole["messages"]]}
+
+    def asked(ticks: bool, turns: int) -> int:
+        with running(None, "fold(auto)", prices="hosted-90-automatic") as at:
+            for turn in range(1, turns):
+                at.post(path, sent(turn, turn if ticks else 0))
+            return len(at.upstream.asked)
+
+    assert asked(False, 60) >= 3 and not [line for line in caplog.messages if "not found again" in line]
+    assert 2 <= asked(True, 60) <= 4
+    (line,) = [line for line in caplog.messages if "not found again" in line]
+    assert "such as a clock in the system prompt: few are asked for" in line
+
+
 def test_events_say_what_was_folded_in_which_conversation_and_what_the_state_cost(tmp_path: Path):
     with running(events=tmp_path / "events.jsonl") as at:
         for turn in range(6):

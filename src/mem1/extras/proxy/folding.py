@@ -43,6 +43,9 @@ _SYSTEM = ("system", "developer")
 _SHOWN = 2_000
 """Bytes of a provider's error that are looked at."""
 _TEMPLATES = 1_000
+_BEGINNINGS = 10_000
+_IN_VAIN = 2
+"""States that were not found again after which a conversation has to be twice as long for another."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class Call:
     """Hash of whose conversation it is, and with which model."""
     session: str
     """Name of the conversation in lines and events."""
+    beginning: str
+    """Hash of client, model and first message of the user, which stays where a clock stands before it."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the requests for states that were sent for it."""
     failed: NoState | None = None
@@ -113,6 +118,8 @@ class Folding:
         self._salt = kept.salt if isinstance(kept, StateFile) else secrets.token_bytes()
         self._rules: Latest[tuple[Rule, ...]] = Latest(_TEMPLATES)
         """What the chat template of a model asks of the messages, by address and model."""
+        self._in_vain: Latest[tuple[int, int]] = Latest(_BEGINNINGS)
+        """Beginning of conversations -> (states in a row of which none was found again, messages at the last one)."""
         self._asked: dict[bytes, asyncio.Task[Message]] = {}
         """Requests for states that are under way: a client that repeats a request waits for the same one."""
         self._under_way: set[asyncio.Task[bytes | None]] = set()
@@ -124,7 +131,9 @@ class Folding:
         owner = "/".join(HMAC(self._salt, each.encode(), sha256).hexdigest() for each in (client, whose))
         first = [message for message in body["messages"] if message.get("role") in (*_SYSTEM, "user")][:2]
         session = keys_of(first, owner)[-1][:16] if first else ""
-        return Call(api, path, query, headers, raw, body, owner, session)
+        task = [message for message in body["messages"] if message.get("role") == "user"][:1]
+        beginning = hashed(client, body.get("model"), *keys_of(task))
+        return Call(api, path, query, headers, raw, body, owner, session, beginning)
 
     def close(self) -> None:
         """Keeps what writers have read."""
@@ -165,12 +174,15 @@ class Folding:
         try:
             seen = await memory.aprompt(
                 messages,
-                write=write if messages[-1].get("role") != "assistant" else None,
+                write=write if self._asks(call, memory) else None,
                 beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
                 owner=call.owner,
             )
             instructed = NOTE in memory.policy.asks
-            return await asyncio.to_thread(lambda: _body(call, seen, self._ruled(call, seen), instructed))
+            body = await asyncio.to_thread(lambda: _body(call, seen, self._ruled(call, seen), instructed))
+            if body is not None and not call.asked:  # by a state that was found
+                self._in_vain.pop(call.beginning, None)
+            return body
         except UserError as error:
             self._counts.doubt(str(error), call.session)
         except Exception as error:  # whatever a message of a stranger's breaks, the agent goes on
@@ -179,6 +191,28 @@ class Folding:
             for name in call.asked:
                 self._asked.pop(name, None)
         return None
+
+    def _asks(self, call: Call, memory: Memory) -> bool:
+        """Whether the model may be asked for a state: not where it goes on with its own words, and seldom where that
+        is to save money and states are not found again, as behind a clock in the system prompt."""
+        messages = call.body["messages"]
+        times, before = self._in_vain.get(call.beginning) or (0, 0)
+        seldom = times >= _IN_VAIN and memory.policy == Fold(None)
+        return messages[-1].get("role") != "assistant" and not (seldom and len(messages) < 2 * before)
+
+    def _found_again(self, call: Call, event: Event) -> None:
+        """Learn from a new state whether the one before was found."""
+        if event.state_before is not None:
+            self._in_vain.pop(call.beginning, None)
+            return
+        times, _ = self._in_vain.get(call.beginning) or (0, 0)
+        self._in_vain[call.beginning] = times + 1, len(call.body["messages"])
+        if times + 1 == _IN_VAIN and self._memories[call.api.form].policy == Fold(None):
+            _LOG.warning(
+                "%sstates are not found again, as what stands before them changes, such as a clock in the system "
+                "prompt: few are asked for",
+                _named(call.session),
+            )
 
     @staticmethod
     def _counts_all(memory: Memory) -> bool:
@@ -227,6 +261,8 @@ class Folding:
     def _tell(self, event: Event) -> None:
         """An event to the file; what the user should know, to stderr."""
         call = _CALL.get()
+        if event.kind == "state" and call.asked:
+            self._found_again(call, event)
         if event.kind == "no_state":
             _LOG.warning("%sno new state: %s", _named(call.session), one_line(event.why))
         if event.kind == "unwritten":
