@@ -131,7 +131,7 @@ class AgentServer:
         match = re.search(r"facts of ([a-z]+)", shown)
         name = match[1] if match else "thing"
         known = self.answer or known
-        last = _answered(next(each for each in reversed(messages) if not str(each.get("content")).startswith(REMINDERS)))
+        last = _answered(next(one for one in reversed(messages) if not str(one.get("content")).startswith(REMINDERS)))
         turn = int(last.split("_")[2]) + 1 if last else 0
         thought = f"{name}-{turn}"
         if turn >= self.turns:
