@@ -198,8 +198,11 @@ def test_thoughts_of_a_turn_that_is_not_over_stay():
     messages = [TASK, use("a", thinking="hm"), results("a"), use("b"), results("b"), use("c"), results("c")]
     shown = fold(messages, "window(1)", form="anthropic")
     assert shown[1] is messages[1] and shown[3:] == messages[5:] and len(shown) == 5
-    with pytest.raises(UserError, match="has lost the thoughts"):
-        check([TASK, messages[3], messages[4], *messages[1:3]], "anthropic")
+    begins_without = [TASK, messages[3], messages[4], *messages[1:3]]
+    for given in (None, messages):
+        with pytest.raises(UserError, match="has lost the thoughts"):
+            check(begins_without, "anthropic", given=given)
+    check(begins_without, "anthropic", given=begins_without)  # the model thinks when it likes to
     over = [*messages, {"role": "assistant", "content": [SAID]}, LATER, use("d"), results("d")]
     assert fold(over, "window(1)", form="anthropic") == [TASK, LATER, *over[9:]]
 

@@ -20,10 +20,13 @@ _TEXT_OR_PARTS = (str, list, tuple)
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
-def check(messages: Sequence[Message], form: str = "chat", *, waiting: bool = False) -> None:
+def check(
+    messages: Sequence[Message], form: str = "chat", *, waiting: bool = False, given: Sequence[Message] | None = None
+) -> None:
     """Raises UserError, naming the first message that a provider would refuse.
 
-    `waiting`: calls at the end may still wait for their results.
+    `waiting`: calls at the end may still wait for their results. `given`: the conversation that a memory made them of:
+    a turn that did not begin with thoughts there, as models that think when they like to have them, has lost none.
     """
     try:
         rules = _RULES[form]
@@ -31,6 +34,8 @@ def check(messages: Sequence[Message], form: str = "chat", *, waiting: bool = Fa
         raise UserError(f"unknown form of messages {form!r}; known: {', '.join(_RULES)}") from None
     try:
         rules(messages, waiting)
+        if form == "anthropic":
+            _thoughts_first(messages, given)
     except (LookupError, TypeError, AttributeError) as error:  # a list where a text belongs, or nothing
         raise UserError(f"a message is not as providers have it ({type(error).__name__}: {error})") from error
 
@@ -255,23 +260,33 @@ def _anthropic(messages: Sequence[Message], waiting: bool) -> None:
     last = _blocks_of(messages[-1])[-1]
     ends = last.get("text", "") if messages[-1]["role"] == "assistant" else ""
     _require(ends == ends.rstrip(), "the last message of the assistant ends in white space")
-    _thoughts_first(messages)
 
 
-def _thoughts_first(messages: Sequence[Message]) -> None:
+def _thoughts_first(messages: Sequence[Message], given: Sequence[Message] | None) -> None:
     """While a loop of tools is open: "a final `assistant` message must start with a thinking block (preceding the
-    lastmost set of `tool_use` and `tool_result` blocks)" if the model thought in it."""
-    since = max(
-        at
-        for at, message in enumerate(messages)
-        if message["role"] == "user" and any(block["type"] != "tool_result" for block in _blocks_of(message))
-    )
-    said = [_blocks_of(message) for message in messages[since + 1 :] if message["role"] == "assistant"]
-    thought = [any(block["type"] in _THOUGHTS for block in blocks) for blocks in said]
-    _require(
-        not any(thought) or said[0][0]["type"] in _THOUGHTS,
-        "the turn that is not over has lost the thoughts that it began with",
-    )
+    lastmost set of `tool_use` and `tool_result` blocks)" if the model thought in it, unless it thinks adaptively."""
+    said = _open_turn(messages)
+    if any(block["type"] in _THOUGHTS for blocks in said for block in blocks) and not _begins_with_thoughts(said):
+        _require(
+            given is not None and not _begins_with_thoughts(_open_turn(given)),
+            "the turn that is not over has lost the thoughts that it began with",
+        )
+
+
+def _open_turn(messages: Sequence[Message]) -> list[Sequence[Message]]:
+    """What the model said since the last words of the user, by message."""
+    said = list[Sequence[Message]]()
+    for message in reversed(messages):
+        blocks = _blocks_of(message)
+        if message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks):
+            break
+        if message["role"] == "assistant":
+            said.append(blocks)
+    return said[::-1]
+
+
+def _begins_with_thoughts(said: Sequence[Sequence[Message]]) -> bool:
+    return bool(said) and said[0][0]["type"] in _THOUGHTS
 
 
 def _blocks_of(message: Message) -> Sequence[Message]:

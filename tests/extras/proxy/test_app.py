@@ -399,6 +399,23 @@ def test_what_a_provider_ran_itself_and_signed_thinking_stay_as_they_are_or_go_w
         assert [len(each["content"]) for each in at.upstream.prompts[0][1:]] == [5, 2]
 
 
+def test_a_turn_that_thinks_only_later_is_folded_all_along():
+    messages = history(ANTHROPIC, 12)
+    for at, each in enumerate(messages):
+        if each["role"] == "assistant" and at > 8:
+            signed = {"type": "thinking", "thinking": "hm", "signature": f"c2ln{at}"}
+            messages[at] = {**each, "content": [signed, *each["content"]]}
+    with running(
+        None, "fold(4)", wrong=True
+    ) as at:  # the scripted server takes no such turn; models with adaptive thinking do
+        sent = {**body(ANTHROPIC, 0, temperature=1), "thinking": {"type": "adaptive"}}
+        told = [
+            at.post(ANTHROPIC, {**sent, "messages": messages[: 1 + 2 * turn]}).headers["mem1-prompt"]
+            for turn in range(1, 13)
+        ]
+    assert told == ["whole"] * 4 + ["folded"] * 8
+
+
 def test_marks_for_the_prompt_cache_that_move_make_no_other_conversation(tmp_path: Path):
     mark = {"type": "ephemeral"}
     marked = {"role": "user", "content": [{"type": "text", "text": "Find the mayor.", "cache_control": mark}]}

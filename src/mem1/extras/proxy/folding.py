@@ -304,7 +304,7 @@ def _body(call: Call, seen: Sequence[Message], sent: Sequence[Message], instruct
     instruction."""
     if not instructed and not _shorter(seen, call.body["messages"]):
         return None
-    check(seen, call.api.form)
+    check(seen, call.api.form, given=call.body["messages"])
     return encoded({**call.body, "messages": sent})
 
 
