@@ -509,6 +509,19 @@ class TestGoingOn:
         assert [message["role"] for message in model.shown[1]] == ["system", "user", "assistant", "user"]
         assert agent.report().turns == 2
 
+    @pytest.mark.parametrize("instructions", [None, "Be brief."])
+    def test_an_agent_that_has_no_task_yet_is_saved_and_loaded(self, instructions: str | None, tmp_path: Path):
+        mem1.Agent(Script(), instructions=instructions).save(tmp_path / "log.jsonl")
+        model = Script(said("Oslo"))
+        agent = mem1.Agent(model).load(tmp_path / "log.jsonl")
+        with pytest.raises(UserError, match="there is no task to continue"):
+            agent.run()
+        assert agent.run("Capital of Norway?").answer == "Oslo"
+        assert [message["content"] for message in model.shown[0]] == [
+            *filter(None, [instructions]),
+            "Capital of Norway?",
+        ]
+
     def test_a_saved_conversation_goes_on_in_another_process_with_its_state(self, tmp_path: Path):
         first = mem1.Agent(
             Script(*[calls(("search", QUERY))] * 3, said("state one"), said("ok")), tools=[search], memory="fold(2)"

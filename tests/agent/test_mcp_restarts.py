@@ -249,8 +249,19 @@ class TestHeaders:
         assert (a.server, a.env, b.server, b.headers, b.timeout_s) == (
             "python 'my server.py'", {"K": "k"}, "https://b/mcp", {"X": "${KEY}"}, 7,
         )  # fmt: skip
+        file.write_text(
+            '{"mcpServers": {"a": {"url": "https://${env:HOST}/mcp", "headers": {"X": "${KEY:-none} ${NO_KEY:-none}"}},'
+            ' "b": {"url": "https://b/mcp", "headers": {"X": "${input:token}"}}}}'
+        )
+        monkeypatch.setenv("HOST", "a")
+        monkeypatch.delenv("NO_KEY", raising=False)
+        a, b = servers_of(str(file))
+        assert (a.server, a.filled()) == ("https://a/mcp", {"X": "k none"})
+        with pytest.raises(UserError, match=r"X of .* has \$\{input:token\}, which is no environment variable; write"):
+            b.filled()
         for text, why in (
             ("{", "cannot be read"),
+            ('{"mcpServers": {"a": {"url": "http://${NO_KEY}"}}}', "a: url needs the environment variable NO_KEY"),
             ("{}", "names no servers"),
             ('{"mcpServers": {"a": {}}}', "a: needs|a needs"),
             ('{"mcpServers": {"a": {"command": "python", "args": "x.py --port 1"}}}', "a: args is a list of texts"),

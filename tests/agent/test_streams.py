@@ -209,6 +209,17 @@ class TestMessages:
         assert texts == ["Os", "lo"] and read_completion(completion).message["content"] == want
 
     @pytest.mark.parametrize(
+        ("prompt", "cached", "all_of_it"), [(7, 5, 7), (7, 7, 7), (7, 1_000, 1_007), (0, 1_000, 1_000)]
+    )
+    def test_a_prompt_of_which_the_server_leaves_out_what_was_cached_is_counted_whole(
+        self, prompt: int, cached: int, all_of_it: int
+    ):
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        usage = {"prompt_tokens": prompt, "completion_tokens": 2, **details}
+        counted = read_completion({"choices": [{"message": {"content": "Hi"}}], "usage": usage}).counted
+        assert counted is not None and (counted.prompt, counted.cached) == (all_of_it, cached)
+
+    @pytest.mark.parametrize(
         "counted",
         [
             [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}],

@@ -151,6 +151,20 @@ def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_c
     assert 20 * events[0].tokens_before > events[-1].tokens_before > 10 * events[0].tokens_before
 
 
+@pytest.mark.parametrize("counted", [0, 7])
+def test_a_count_that_cannot_be_true_changes_nothing(counted: int):
+    messages, told = [TASK], list[tuple[Memory, list[Event]]]()
+    for _ in range(2):
+        events = list[Event]()
+        told.append((Memory("fold(auto)", write=Model(), prices="hosted-90", on_event=events.append), events))
+    (memory, events), (calm, expected) = told
+    for number in range(1, 30):
+        messages += call(number)
+        assert memory.prompt(messages) == calm.prompt(messages)
+        memory.observe(prompt_tokens=counted)
+    assert events == expected and [event.kind for event in events].count("state") > 1
+
+
 def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
     events: list[Event] = []
     memory = Memory("archive(1)", on_event=events.append)

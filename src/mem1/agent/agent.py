@@ -184,10 +184,12 @@ class Agent:
         write_objects(path, self.memory.with_state(self._messages))
 
     def load(self, path: str | Path) -> Agent:
-        """Replaces the conversation with a saved one. Raises UserError where the file holds none."""
+        """Replaces the conversation with a saved one, which may have no task yet. Raises UserError where the file holds
+        none."""
         loaded = [record for _, record in read_objects(path)]
         try:
-            check(loaded)
+            if any(message.get("role") != "system" for message in loaded):
+                check(loaded)
         except UserError as mistake:
             raise UserError(f"{path} is not a conversation of an agent: {mistake}") from mistake
         self._messages, self._ending = list(loaded), None

@@ -368,7 +368,9 @@ def _counted(usage: Any) -> Counted | None:
     if prompt is None or output is None:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = whole_number(details.get("cached_tokens"), most=prompt) if isinstance(details, Mapping) else None
+    cached = whole_number(details.get("cached_tokens"), most=_MOST_TOKENS) if isinstance(details, Mapping) else None
+    if cached is not None and cached > prompt:  # a server that counts them apart
+        prompt += cached
     return Counted(prompt=prompt, cached=cached, output=output)
 
 

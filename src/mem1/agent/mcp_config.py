@@ -5,7 +5,8 @@
     servers_of("servers.json")      {"mcpServers": {"notes": {"command": "python", "args": ["notes.py"], "env": {...}},
                                                     "web": {"url": "https://host/mcp", "headers": {...}}}}
 
-Values of secrets stay in environment variables: ${NAME} in `headers` and `env`.
+Values of secrets stay in environment variables: ${NAME}, ${env:NAME} or ${NAME:-default} in `headers` and `env`, and in
+a `url`. `args` go to the command as they stand: some programs read variables in them, and messages show them.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ def _server(where: str, one: Any) -> McpServer:
     limit = {"timeout_s": one["timeout_s"]} if "timeout_s" in one else {}
     if not all(type(seconds) in (int, float) for seconds in limit.values()):
         raise UserError(f"{where}: timeout_s is a number of seconds")
-    if "url" in one and not is_http(words[0]):
+    server = filled(words[0], f"{where}: url") if "url" in one else shlex.join(words)
+    if "url" in one and not is_http(server):
         raise UserError(f"{where}: url is an http address, such as http://127.0.0.1:9000/mcp")
-    server = words[0] if "url" in one else shlex.join(words)
     named, known = one.get("type", one.get("transport")), _STREAMABLE if "url" in one else ("stdio",)
     if named == "sse" and "url" in one:
         raise UserError(f"{where}: sse is a transport that mem1 does not speak; give the address of the newer one")

@@ -46,7 +46,8 @@ _DESCRIPTION = 4_000
 _RENEW_S = 10.0
 """Longest wait for a list of tools that has changed."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
+_VARIABLE = re.compile(r"\$\{(?:(?:env:)?([A-Za-z_][A-Za-z0-9_]{0,200})(:-[^{}]*)?\}|([^{}]{0,80}\}?))")
+"""${NAME}, ${env:NAME} or ${NAME:-default}; or another one, of a client that asks its user."""
 _OF_THE_PROTOCOL = ("accept", "accept-encoding", "connection", "content-length", "content-type", "transfer-encoding")
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -66,7 +67,8 @@ class McpServer:
     result_chars: int = 200_000
     """Most characters of a result that are kept; a note says how many there were."""
     headers: Mapping[str, str] | None = field(default=None, repr=False)
-    """Headers of all requests to an http address; ${NAME} is an environment variable. Never shown."""
+    """Headers of all requests to an http address; ${NAME}, ${env:NAME} or ${NAME:-default} is an environment variable.
+    Never shown."""
 
     def __post_init__(self) -> None:
         if not is_http(self.server) and _ADDRESS.match(self.server):
@@ -159,12 +161,18 @@ def _are_texts(given: Any) -> bool:
 def filled(text: str, where: str) -> str:
     """A text with the values of environment variables.   "Bearer ${TOKEN}" -> "Bearer 1234"
 
-    Raises UserError, which names a variable that is not set.
+    Raises UserError, which names a variable that is not set, or is none of the environment.
     """
-    for variable in _VARIABLE.findall(text):
-        if not os.environ.get(variable):
-            raise UserError(f"{where} needs the environment variable {variable}; set it")
-    return _VARIABLE.sub(lambda match: os.environ[match[1]], text)
+
+    def value(found: re.Match[str]) -> str:
+        name, default, other = found.groups()
+        if name is None:
+            raise UserError(f"{where} has ${{{other}, which is no environment variable; write ${{NAME}}")
+        if not os.environ.get(name) and default is None:
+            raise UserError(f"{where} needs the environment variable {name}; set it")
+        return os.environ.get(name) or default.removeprefix(":-")
+
+    return _VARIABLE.sub(value, text)
 
 
 class McpTools:

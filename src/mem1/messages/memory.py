@@ -46,6 +46,8 @@ from mem1.protocol import NOTE, RECALL
 
 _REMEMBERED = 10_000
 """States that a memory keeps by default, the latest used."""
+_LEAST_OF_ESTIMATE = 0.25
+"""Share of the estimate that a provider's count of a prompt exceeds."""
 RECALL_TOOL: Mapping[str, Any] = {
     "type": "function",
     "function": {
@@ -223,14 +225,15 @@ class Memory:
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts of its conversation, and
-        `bounds.prompt` there, follow it.
+        `bounds.prompt` there, follow it. A count that is far too low, as of a server that says 0 or leaves out what was
+        cached, is none.
 
         `shown`: what `prompt` returned, by default the last time in this thread or task. Raises UserError where it is
         not clear which conversation is meant.
         """
         prompt = shown if isinstance(shown, Prompt) else self._shown_here().prompt
         estimate = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
-        if estimate:
+        if prompt_tokens > _LEAST_OF_ESTIMATE * estimate > 0:
             scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
             self._known[prompt.key] = replace(self._known.get(prompt.key, Known()), scale=scale, beside=beside)
 

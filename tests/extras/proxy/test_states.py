@@ -176,6 +176,21 @@ def test_files_of_states_and_events_are_their_owners_alone_also_where_they_were_
     assert set(modes.values()) == {0o600} and len(modes) >= 2 and events.stat().st_size
 
 
+def test_what_a_file_did_not_take_is_in_it_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mem1.extras.proxy.states._BUSY_S", 0.01)
+    states = StateFile(tmp_path / "states")
+    with closing(sqlite3.connect(tmp_path / "states", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        states["a"] = states["gone"] = "a state"
+        states["half an emoji"] = "\ud83d"
+        other.execute("ROLLBACK")
+    states["b"] = "another"
+    del states["gone"]
+    assert "a" not in StateFile(tmp_path / "states"), "nothing is tried for a while"
+    states.close()
+    assert {**StateFile(tmp_path / "states")} == {"a": "a state", "b": "another"}
+
+
 def test_a_file_of_somebody_elses_keeps_its_mode(tmp_path: Path):
     file = tmp_path / "notes"
     file.write_text("my notes " * 100)

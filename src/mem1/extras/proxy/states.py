@@ -31,11 +31,13 @@ _BUSY_S, _PAUSE_S = 1.0, 10.0
 
 class StateFile(MutableMapping[str, str]):
     """The latest `most` states, the latest `pages` of a writer's notes, and a `salt`. What the file does not take is
-    kept in memory, and said."""
+    kept in memory, said, and written when the file takes it again."""
 
     def __init__(self, path: Path, *, most: int = 10_000, pages: int = 100_000) -> None:
         """Raises UserError where the file is none of ours or cannot be written."""
         self._busy_until = 0.0
+        self._unsaved: Latest[None] = Latest(most + pages)
+        """Keys of what is not in the file."""
         self._most = {"states": most, "pages": pages}
         self._known: dict[str, Latest[str]] = {table: Latest(number) for table, number in self._most.items()}
         try:
@@ -69,19 +71,30 @@ class StateFile(MutableMapping[str, str]):
         return self._known[_table(key)][key]
 
     def __setitem__(self, key: str, value: str) -> None:
-        table = _table(key)
-        self._known[table][key] = value
-        if time.monotonic() < self._busy_until:
-            return
-        try:
-            self._file.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
-            self._trim(table)
-        except (sqlite3.Error, UnicodeError) as error:
-            _LOG.warning("a state is kept in memory only: %s", error)
-            self._busy_until = time.monotonic() + _PAUSE_S
+        self._known[_table(key)][key] = value
+        self._unsaved[key] = None
+        if time.monotonic() >= self._busy_until:
+            self._save()
+
+    def _save(self) -> None:
+        """Writes what is not in the file, oldest first, as far as the file takes it."""
+        for key in list(self._unsaved):
+            table = _table(key)
+            try:
+                if (value := self._known[table].get(key)) is not None:  # not gone meanwhile
+                    self._file.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (key, value))
+                    self._trim(table)
+            except UnicodeError as error:  # no text that a file can hold, now or later
+                _LOG.warning("a state is kept in memory only: %s", error)
+            except sqlite3.Error as error:
+                _LOG.warning("states are kept in memory only, %d so far: %s", len(self._unsaved), error)
+                self._busy_until = time.monotonic() + _PAUSE_S
+                return
+            self._unsaved.pop(key, None)
 
     def __delitem__(self, key: str) -> None:
         del self._known[_table(key)][key]
+        self._unsaved.pop(key, None)
         with contextlib.suppress(sqlite3.Error):
             self._file.execute(f"DELETE FROM {_table(key)} WHERE key = ?", (key,))
 
@@ -92,6 +105,8 @@ class StateFile(MutableMapping[str, str]):
         return sum(map(len, self._known.values()))
 
     def close(self) -> None:
+        """Writes what is not in the file, if it takes it now."""
+        self._save()
         self._file.close()
 
     def _trim(self, table: str) -> None:
