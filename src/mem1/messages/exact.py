@@ -4,26 +4,28 @@
     verified("The queue dead_leters", "The queue dead_letters is full")      ->   "The queue dead_letters": repaired
     verified("Ticket OPS-9 is open", "Ticket OPS-1471 is open")              ->   None: nothing in the source is near it
 
-An exact word (`is_exact`) must stand in the source whole, not as a piece of a longer one ("99" in "19.99", "users_eu"
-in "old_users_eu"), in small or large letters, with or without the commas of thousands; a date in any of three forms; a
-month beside a number as such a pair. A word that does not is replaced by the only exact word of the source that differs
-in a letter of a name of four or more, never in a digit, and otherwise the note is dropped. So what is kept can be wrong
-in what it says of exact words, not in them. Words without digits, "_", "/" or "." are not looked at. "80,443" is one
-number in prose, and two in brackets.
+An exact word (`is_exact`) must stand in the source whole (`mem1.messages.wholes`), in small or large letters, with or
+without the separators of thousands; a date in any of three forms; a month beside a number as such a pair. A word that
+does not is replaced by the only exact word of the source that differs in a letter of a name of four or more, never in a
+digit or sign, and otherwise the note is dropped. So what is kept can be wrong in what it says of exact words, not in
+them. Words without digits, "_", "/", "\\" or "." are not looked at, but for those with hyphens that begin or end like
+one of the source: "db-replica" may be a slip for its "db-primary", and "follow-up" is a word like any other.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from rapidfuzz.distance import OSA
 
-_AROUND = ".,;:!?()[]{}<>\"'`*|=\u201c\u201d\u2018\u2019\u00ab\u00bb"
-"""Signs around words."""
+from mem1.messages.wholes import Wholes, bare, hyphened, is_exact, normal, spaced, with_commas, words
+
 _QUOTES = {
     '"': '"\u201d',
     "`": "`",
@@ -32,105 +34,25 @@ _QUOTES = {
     "\u2018": "\u2019",
     "\u00ab": "\u00bb",
     "\u00bb": "\u00ab",
+    "\u201a": "\u2018\u2019",
+    "\u2039": "\u203a",
+    "\u203a": "\u2039",
+    "\u300c": "\u300d",
+    "\u300e": "\u300f",
 }
 """Sign that opens a quotation -> those that close it."""
 _MONTHS = tuple(
     "january february march april may june july august september october november december".split()  # noqa: SIM905
 )
-_DOTTED = 3
-"""Letters of "e.g", which is no name."""
 _SHORTEST = 4
 """Letters of a name, between other signs, that is repaired; of shorter ones too many others are one letter away."""
-_THOUSANDS = re.compile(r"(?<![\w.\[(:-])(?<!\w,)\d{1,3}(?:,\d{3})+(?!,?\w)(?![\])])")
-_JOINS_BEFORE, _JOINS_AFTER = "-_.", "-_.@"
-"""Signs by which a longer word goes on, before and behind a whole one. A path goes on by a slash, but its pieces are
-names of their own."""
-_LONGEST_NUMBER = 30
-_OF_NUMBERS, _OPENS, _CLOSES = frozenset("0123456789,'"), ("[", "(", "{"), ("]", ")", "}")
-_EDGES = "-_./\\@+"
-"""Signs that do not begin or end a word behind, or before, a letter or digit."""
 _FIRST_YEAR = 1_000
 """The first one with four digits."""
 _ISO = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
 _DAY_OR_YEAR = re.compile(r"(\d{1,2}|\d{4})(?:st|nd|rd|th)?")
 _RUNS = re.compile(r"\d+(?:st|nd|rd|th)?(?![^\W_])|[^\W\d_]+|[\w]+")
-_BETWEEN_NAMES = re.compile(r"[\W_]+")
-_ROUND = str.maketrans("<>", "()")
-
-
-def normal(text: str) -> str:
-    """Small letters, single spaces, round brackets for angles, thousands without commas."""
-    return _THOUSANDS.sub(lambda number: number[0].replace(",", ""), _with_commas(text))
-
-
-def _with_commas(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_ROUND).split())
-
-
-def words(text: str) -> Iterator[str]:
-    """Its words, without the signs around them."""
-    for word in text.split():
-        if bare := word.strip(_AROUND):
-            yield bare
-
-
-def is_exact(word: str) -> bool:
-    """Whether it is a number, identifier, path or the like, which must not change by a letter."""
-    if any(sign.isdigit() for sign in word):
-        return len(word) > 1
-    return len(word) > _DOTTED and ("_" in word or "/" in word[:-1] or "." in word.strip("."))
-
-
-def places(wanted: str, text: str) -> Iterator[int]:
-    """Where it stands as whole words."""
-    start = text.find(wanted) if wanted else -1
-    while start >= 0:
-        before, after = text[start - 1 : start], text[start + len(wanted) : start + len(wanted) + 1]
-        if not (_goes_on(before, wanted[0]) or _goes_on(after, wanted[-1])):
-            yield start
-        start = text.find(wanted, start + 1)
-
-
-def stands(wanted: str, text: str) -> bool:
-    """Whether it stands there as whole words."""
-    return next(places(wanted, text), None) is not None
-
-
-def _goes_on(neighbour: str, edge: str) -> bool:
-    return neighbour.isalnum() and edge.isalnum()
-
-
-def _is_whole(start: int, wanted: str, text: str) -> bool:
-    """Whether what stands there is no piece of a longer exact word: "-5" in "3-5", "x.com" in "x.com.evil.net"."""
-    end = start + len(wanted)
-    before, behind = text[max(0, start - 2) : start][::-1], text[end : end + 2]
-    if wanted.isdecimal() and (before[:1] in ("-", ".") or _in_number(start, end, text)):
-        return False
-    if wanted.isdecimal() and behind[:1] == "-" and behind[1:].isalpha():  # "30-day" is thirty days
-        behind = ""
-    if before[:1] == "." and behind[:1] == "(":  # of self.get_user()
-        before = ""
-    return not (_continues(before, wanted[0], _JOINS_BEFORE) or _continues(behind, wanted[-1], _JOINS_AFTER))
-
-
-def _continues(beyond: str, edge: str, joins: str) -> bool:
-    """`beyond`: the two signs next to the word, the nearer one first."""
-    near, far = beyond[:1], beyond[1:2]
-    if edge in _EDGES:
-        return near.isalnum()
-    return bool(near) and near in joins and far.isalnum()
-
-
-def _in_number(start: int, end: int, text: str) -> bool:
-    """Whether these digits are of a number with a comma or an apostrophe, "19,99" or "1'200", and of no list."""
-    first, last = start - _LONGEST_NUMBER, end + _LONGEST_NUMBER
-    while start > max(0, first) and text[start - 1] in _OF_NUMBERS:
-        start -= 1
-    while end < min(len(text), last) and text[end] in _OF_NUMBERS:
-        end += 1
-    run = text[start:end].strip(",'")
-    listed = text[max(0, start - 1) : start] in _OPENS or text[end : end + 1] in _CLOSES or run.count(",") > 1
-    return "'" in run or ("," in run and not listed)
+_NAMES = re.compile(r"([\W_]+)")
+_VERBS = re.compile(r"(?<!\S)(?<!\bof )(?<!\dst )(?<!\dnd )(?<!\drd )(?<!\dth )(?:may|march)(?=\s+[a-z])")
 
 
 @dataclass(frozen=True)
@@ -144,23 +66,47 @@ class Source:
         return normal(self.text)
 
     @cached_property
-    def with_commas(self) -> str:
-        return _with_commas(self.text)
+    def wholes(self) -> Wholes:
+        """Its whole words, in the form of `normal`."""
+        return Wholes(self.normal)
+
+    @cached_property
+    def with_commas(self) -> Wholes:
+        return Wholes(with_commas(self.text))
 
     @cached_property
     def exact(self) -> dict[str, str]:
         """Exact word in one form -> as it stands."""
-        found = (word for word in words(self.text) if is_exact(word))
+        found = (word for word in words(self.text) if is_exact(word) or hyphened(word))
         return {normal(word): word for word in found}
 
     @cached_property
+    def parts(self) -> frozenset[str]:
+        """First and last parts of its words with hyphens."""
+        return frozenset(part for word in self.exact for part in hyphened(word))
+
+    @cached_property
     def calendar(self) -> Calendar:
+        return calendar(normal(_without_verbs(self.text)))
+
+    @cached_property
+    def pairs(self) -> Calendar:
+        """The same, where a month may also be a verb, "item 3 may be late"."""
         return calendar(self.normal)
 
+    @cached_property
+    def spaced(self) -> frozenset[str]:
+        """Digits in groups behind single spaces."""
+        return frozenset(found[0] for found in spaced(self.normal))
+
     def has(self, word: str) -> bool:
-        """Whether an exact word, in the form of `normal` or with its commas, stands in it as a whole one."""
-        forms = [(normal(word), self.normal), *[(word, self.with_commas)] * ("," in word)]
-        return any(_is_whole(at, form, text) for form, text in forms for at in places(form, text))
+        """Whether an exact word, in the form of `normal` or of `with_commas`, stands in it as a whole one."""
+        return normal(word) in self.wholes or (("," in word or "'" in word) and word in self.with_commas)
+
+    def beyond(self, source: Source) -> frozenset[str]:
+        """Its exact words, in the form of `normal`, that this source does not say."""
+        plain = _plain(self.text)
+        return frozenset(word for at in _unsaid(plain, source) if is_exact(word := normal(bare(plain[at]))))
 
     def nearest(self, word: str) -> str | None:
         """The only exact word that is a slip of the pen away, with the same digits."""
@@ -170,10 +116,13 @@ class Source:
 
 def _is_slip(own: str, word: str) -> bool:
     """Whether names of four letters or more are all that differs."""
-    ours, theirs = _BETWEEN_NAMES.split(own), _BETWEEN_NAMES.split(word)
+    ours, theirs = _NAMES.split(own), _NAMES.split(word)
     if len(ours) != len(theirs):
         return False
-    return all(a == b or min(len(a), len(b)) >= _SHORTEST for a, b in zip(ours, theirs, strict=True))
+    return all(
+        a == b or (a.isalnum() and b.isalnum() and min(len(a), len(b)) >= _SHORTEST)
+        for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def verified(note: str, source: Source | str) -> str | None:
@@ -181,23 +130,56 @@ def verified(note: str, source: Source | str) -> str | None:
     given = Source(source) if isinstance(source, str) else source
     flat = [part for word in note.split() for part in _parted(word)]
     note = " ".join(flat)
-    if not all(stands(normal(quoted), given.normal) for quoted in quotations(note)):
+    if not all(normal(quoted) in given.wholes for quoted in quotations(note)):
         return None
-    if not calendar(normal(note)) <= given.calendar:
+    if not (calendar(normal(_without_verbs(note))) <= given.calendar and calendar(normal(note)) <= given.pairs):
         return None
-    bare = [next(words(_with_commas(word)), "") for word in flat]
-    for at, word in enumerate(bare):
-        checked = is_exact(word) or word.isdecimal()
-        if not checked or _ISO.fullmatch(word) or given.has(word.removesuffix("'s").removesuffix("\u2019s")):
-            continue
-        if _is_of_date(bare, at):  # what it says was compared as a whole
-            continue
+    plain = _plain(note)
+    for at in _unsaid(plain, given):
+        word = bare(plain[at])
         instead = given.nearest(word)
-        if instead is None or normal(instead) in bare:  # a second one would make another statement of it
-            return None
-        as_written = next(words(flat[at]))
-        flat[at] = flat[at].replace(as_written, instead)
+        if instead is None or any(normal(instead) == normal(bare(other)) for other in plain):
+            return None  # a second one would make another statement of it
+        flat[at] = flat[at].replace(bare(flat[at]), instead)
     return " ".join(flat)
+
+
+def _plain(text: str) -> list[str]:
+    """Its words in the form of `with_commas`; instead of "may" and "march", where they are verbs, a sign."""
+    return [with_commas(word) for word in _without_verbs(text).split()]
+
+
+def _unsaid(plain: Sequence[str], source: Source) -> Iterator[int]:
+    """Which of these words are numbers, or exact, and not said by the source."""
+    one_number = _grouped(plain, source)
+    known = dict[str, bool]()
+    for at, word in enumerate(map(bare, plain)):
+        if not (is_exact(word) or word.isdecimal() or not source.parts.isdisjoint(hyphened(word))):
+            continue
+        if at in one_number:
+            said = one_number[at]
+        elif _ISO.fullmatch(word):
+            said = calendar(word) <= source.calendar
+        else:
+            own = word.removesuffix("'s")
+            said = known[own] if own in known else known.setdefault(own, source.has(own))
+            if not said and _is_of_date(around := [*map(bare, plain[max(0, at - 2) : at + 3])], min(at, 2)):
+                said = calendar(" ".join(around)) <= source.calendar
+        if not said:
+            yield at
+
+
+def _grouped(plain: Sequence[str], source: Source) -> dict[int, bool]:
+    """Which words are digits of one number, "1 200 300", and whether the source says it; not those that stand there
+    behind spaces, too."""
+    starts = list(accumulate((len(word) + 1 for word in plain), initial=0))
+    found = dict[int, bool]()
+    for group in spaced(" ".join(plain)):
+        said = source.has(group[0].replace(" ", ""))
+        if said or group[0] not in source.spaced:
+            first = bisect_right(starts, group.start()) - 1
+            found |= dict.fromkeys(range(first, first + 1 + group[0].count(" ")), said)
+    return found
 
 
 def _parted(word: str) -> list[str]:
@@ -206,23 +188,27 @@ def _parted(word: str) -> list[str]:
     return flat if len(flat) > 1 else [word]
 
 
+def _without_verbs(text: str) -> str:
+    return _VERBS.sub("-", text)
+
+
 def _digits(word: str) -> str:
     return "".join(sign for sign in word if sign.isdigit())
 
 
-def _is_of_date(bare: list[str], at: int) -> bool:
+def _is_of_date(near: list[str], at: int) -> bool:
     """Whether it is the day or the year beside a month, or the year behind "may 3"."""
-    number = _DAY_OR_YEAR.fullmatch(bare[at])
-    if number is None:
+    number = _DAY_OR_YEAR.fullmatch(near[at])
+    if number is None or not int(number[1]):
         return False
-    last, first = bare[max(0, at - 2) : at], bare[at + 1 : at + 2]
-    day = _DAY_OR_YEAR.fullmatch(last[1]) if len(last) > 1 and _month(last[0]) else None
+    last, first = near[max(0, at - 2) : at], near[at + 1 : at + 2]
+    day = _DAY_OR_YEAR.fullmatch(last[1]) if len(last) > 1 and month_of(last[0]) else None
     behind_a_day = day is not None and int(day[1]) < _FIRST_YEAR
     year = int(number[1]) >= _FIRST_YEAR
-    return any(map(_month, [*last[-1:], *first])) or (behind_a_day and year)
+    return any(map(month_of, [*last[-1:], *first])) or (behind_a_day and year)
 
 
-def _month(word: str) -> int:
+def month_of(word: str) -> int:
     """Its number, from 1; 0: the word names none, in whole or by its first three letters or more."""
     if len(word) < len("may"):
         return 0
@@ -234,12 +220,12 @@ def quotations(text: str) -> Iterator[str]:
     start, close = -1, ""
     for at, sign in enumerate(text):
         if start >= 0 and sign in close:
-            if quoted := text[start:at].strip(_AROUND + " "):
+            if quoted := bare(text[start:at]):
                 yield quoted
             start = -1
         elif start < 0 and sign in _QUOTES:
             start, close = at + 1, _QUOTES[sign]
-    if start >= 0 and (quoted := text[start:].strip(_AROUND + " ")):
+    if start >= 0 and (quoted := bare(text[start:])):
         yield quoted
 
 
@@ -257,7 +243,7 @@ def calendar(text: str) -> Calendar:
         found |= {(year, month, day), (month, day), (month, year)}
     runs = [run for run in _RUNS.findall(text) if run != "of"]
     for at, run in enumerate(runs):
-        if not (month := _month(run)):
+        if not (month := month_of(run)):
             continue
         before, *behind = (_number(runs, place) for place in (at - 1, at + 1, at + 2))
         found |= {(month, number) for number in (before, behind[0]) if number}

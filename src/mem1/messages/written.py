@@ -19,10 +19,11 @@ from itertools import islice
 
 from mem1.memory.notes import keyed, read_note
 from mem1.messages.bounds import estimated
-from mem1.messages.exact import Source, verified
+from mem1.messages.exact import Source, month_of, verified
 from mem1.messages.folding import state_in
 from mem1.messages.forms import form_of
 from mem1.messages.thoughts import has_marks
+from mem1.messages.wholes import bare, compared
 from mem1.sanitize import strip_brackets
 
 LASTING = " !"
@@ -68,7 +69,7 @@ class WrittenNote:
 def about(text: str) -> Source:
     """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
     tag back; and once more with words apart that JSON, times, versions and units join."""
-    harmless = strip_brackets(text, ())
+    harmless = strip_brackets(compared(text), ())
     unescaped = _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless)
     apart = _JOINED.sub(lambda joined: f"{joined[1] or ''} ", unescaped)
     return Source(harmless if apart == harmless else f"{harmless}\n{apart}")
@@ -79,7 +80,7 @@ def kept_of(line: str, source: Source) -> str:
     (`mem1.messages.exact.verified`); empty: nothing, as where it is long, or a call or a thought."""
     if len(line) > _LONGEST:
         return ""
-    line = line[found.end() :] if (found := _MARKER.match(line)) else line
+    line = _unmarked(line)
     lasting = line.rstrip().endswith(LASTING)
     note = verified(line.rstrip().removesuffix(LASTING), source) or ""
     note = _TICKS.sub("`", note)
@@ -89,6 +90,13 @@ def kept_of(line: str, source: Source) -> str:
     if not plain or has_marks(plain) or state_in(plain, form_of("chat"))[0] != plain:
         return ""
     return f"{note}{LASTING if lasting else ''}"
+
+
+def _unmarked(line: str) -> str:
+    """The line without a list's mark; the day in "12. March" is none."""
+    rest = line[found.end() :] if (found := _MARKER.match(line)) else line
+    dated = found is not None and found[0].strip()[0].isdecimal() and month_of(bare(rest.partition(" ")[0]).casefold())
+    return line if dated else rest
 
 
 def checked(lines: Iterable[str], text: str, part: int = -1) -> Iterator[WrittenNote]:

@@ -18,7 +18,7 @@ from mem1.extras.probe.compressors import Kept
 from mem1.extras.probe.exam import compressor_of, examine, rows
 from mem1.extras.probe.packages import OTHERS
 from mem1.extras.probe.page import kind_columns
-from mem1.extras.probe.pieces import Piece
+from mem1.extras.probe.pieces import Piece, pieces_of
 from mem1.extras.probe.transcripts import Fact, Transcript, read_transcripts
 
 JOBS = jobs(40)
@@ -171,6 +171,48 @@ def test_a_function_of_ones_own_goes_on_with_the_history_that_it_returned():
     assert 0 < found.recall < 0.2
 
 
+def seven(history: list[Mapping[str, Any]]) -> Any:
+    return 7
+
+
+def texts(history: list[Mapping[str, Any]]) -> Any:
+    return ["a text"]
+
+
+@pytest.mark.parametrize("name", ["seven", "texts"])
+def test_a_function_that_returns_no_messages_is_named(name: str):
+    with pytest.raises(UserError, match=rf":{name} returned .* a memory takes a list of chat messages"):
+        examine(JOBS, f"{__name__}:{name}", share=0.1, cycles=1)
+
+
+def test_calls_of_every_kind_are_said_and_what_a_function_returned_is_a_result():
+    custom = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    messages: list[Mapping[str, Any]] = [
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": None, "tool_calls": [custom]},
+        {"role": "tool", "tool_call_id": "c", "content": "eu-7"},
+        {"role": "assistant", "content": "And", "function_call": {"name": "run", "arguments": "{}"}},
+        {"role": "function", "name": "run", "content": "eu-8"},
+    ]
+    found = [(piece.role, piece.text) for piece in pieces_of(messages, 1)]
+    assert found == [
+        ("said", "[assistant] sql(select 1)"),
+        ("result", "[result of sql] eu-7"),
+        ("said", "[assistant] And run({})"),
+        ("result", "[result of run] eu-8"),
+    ]
+
+
+def test_what_the_task_says_is_not_invented():
+    assert kept("Repair host-1000.internal, host-9.internal", transcript=asked("host-9.internal")).invented == ()
+    assert kept("host-9.internal").invented == ("host-9.internal",)
+
+
+def asked(name: str) -> Transcript:
+    head, task, *others = JOBS.messages
+    return replace(JOBS, messages=(head, {**task, "content": f"Repair {name}."}, *others))
+
+
 def test_memories_of_other_packages_are_examined_alike():
     pytest.importorskip("langchain")
     pytest.importorskip("agents")
@@ -250,6 +292,8 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
         (lambda r: r["facts"][0].update(forms=["nowhere"]), "does not contain 'nowhere'"),
         (lambda r: r["facts"][0].update(forms=[]), "no form fills"),
         (lambda r: r["facts"][0].update(cloze="It is so."), "needs one ____"),
+        (lambda r: r["facts"][0].update(cloze=["____"]), "kind, cloze and subject are texts"),
+        (lambda r: r["facts"][0].update(subject=None), "kind, cloze and subject are texts"),
         (lambda r: r["facts"][0].update(until=1), "until = 1 is no message after 3"),
         (lambda r: r["messages"].pop(2), "which nothing called"),
         (lambda r: r.pop("facts"), "'facts'"),

@@ -11,6 +11,7 @@ HOST = Fact(kind="correction", cloze="It is ____.", forms=("host-2.internal",), 
 YEAR = Fact(kind="date", cloze="Elmwick was founded in ____.", forms=("1871",), message=0, subject="Elmwick")
 
 LIMIT = Fact(kind="number", cloze="It holds ____.", forms=("48,213",), message=0, subject="mail queue")
+PRICE = Fact(kind="number", cloze="It costs ____.", forms=("99",), message=0, subject="price")
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,9 @@ LIMIT = Fact(kind="number", cloze="It holds ____.", forms=("48,213",), message=0
         (YEAR, f"1871 {'and so on ' * 60} Elmwick", Verdict.RETAINED),
         (LIMIT, f"the mail queue {'and so on ' * 60} 48,213", Verdict.LOST),
         (LIMIT, "the mail queue\n\nholds 48213", Verdict.RETAINED),
+        (PRICE, "the price is 99 EUR", Verdict.RETAINED),
+        (PRICE, "the price is 19.99 EUR", Verdict.LOST),
+        (PRICE, "the price is -99 EUR", Verdict.LOST),
     ],
 )
 def test_a_form_counts_as_whole_words_near_its_subject(fact: Fact, text: str, found: Verdict):
@@ -44,3 +48,5 @@ def test_invented_words_are_exact_ones_that_nobody_said():
     day = Text("It is due on 3 May 2027.")
     assert invented(Text("due 2027-05-03"), day) == () and invented(Text("due 2027-05-04"), day) == ("2027-05-04",)
     assert invented(Text("OPS-18 and 1300 in /srv/limits.toml"), source) == ("/srv/limits.toml", "1300", "ops-18")
+    assert invented(Text("audit: May 3, 2027 and May 14, 2027"), day) == ("14",)
+    assert invented(Text("OPS-17's limit, OPS-18's"), source) == ("ops-18's",)

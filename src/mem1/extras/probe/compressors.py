@@ -26,7 +26,7 @@ import numpy as np
 
 from mem1.extras.probe.pieces import Piece, newest
 from mem1.messages.bounds import estimated
-from mem1.messages.exact import is_exact, words
+from mem1.messages.wholes import is_exact, words
 
 _SENTENCES = 1_500
 """Most sentences that are ranked together: their similarities take the square."""

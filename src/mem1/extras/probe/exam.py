@@ -104,7 +104,7 @@ def compressor_of(
             return cast("Compressor", thing() if isinstance(thing, type) else thing)
         if not callable(thing):
             raise UserError(f"{name} is neither a compressor nor a function from messages to messages")
-        return Remembered(Replacing(cast("Any", thing)), head)
+        return Remembered(Replacing(cast("Any", thing), name), head)
     if not policy:
         known = list(dict.fromkeys((*SIMPLE, *WRITTEN, TRAINED, *OTHERS, *POLICIES)))
         raise UserError(

@@ -46,15 +46,23 @@ class Ours:
 class Replacing:
     """A function from a history to a shorter one, which the agent then goes on with, as most frameworks do."""
 
-    def __init__(self, shorten: Callable[[list[Message]], Sequence[Message]]) -> None:
-        self._shorten = shorten
+    def __init__(self, shorten: Callable[[list[Message]], Sequence[Message]], name: str = "a memory") -> None:
+        """`name`: of the function, in messages."""
+        self._shorten, self._name = shorten, name
         self._history: list[Message] = []
         self._taken = 0
 
     def shown(self, messages: Sequence[Message]) -> list[Message]:
+        """Raises UserError where the function returns no messages."""
         self._history += messages[self._taken :]
         self._taken = len(messages)
-        self._history = list(self._shorten(list(self._history)))
+        found = self._shorten(list(self._history))
+        listed = isinstance(found, Sequence) and all(isinstance(each, Mapping) and "role" in each for each in found)
+        if not listed:
+            raise UserError(
+                f"{self._name} returned {found!r:.80}; a memory takes a list of chat messages and returns a shorter one"
+            )
+        self._history = list(found)
         return self._history
 
 

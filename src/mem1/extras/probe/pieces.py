@@ -50,19 +50,32 @@ def pieces_of(messages: Sequence[Mapping[str, Any]], start: int) -> tuple[Piece,
     found: list[Piece] = []
     for at, message in enumerate(messages):
         text = one_text(texts(message.get("content")))
-        if message["role"] == "tool":
-            text = f"[result of {names.get(message.get('tool_call_id', ''), 'a tool')}] {text}"
-            piece = Piece("result", text, at, message)
+        if message["role"] in ("tool", "function"):
+            name = names.get(message.get("tool_call_id", "")) or message.get("name", "a tool")
+            piece = Piece("result", f"[result of {name}] {text}", at, message)
         elif message["role"] == "assistant":
-            calls = [call["function"] for call in message.get("tool_calls") or ()]
-            names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
-            parts = [text, *(f"{call['name']}({call['arguments']})" for call in calls)]
+            calls = list(_calls(message))
+            names |= {call: name for call, name, _ in calls}
+            parts = [text, *(f"{name}({given})" for _, name, given in calls)]
             piece = Piece("said", f"[assistant] {' '.join(part for part in parts if part)}", at, message)
         else:
             piece = Piece("user", f"[user] {text}", at, message)
         if at >= start:
             found.append(piece)
     return tuple(found)
+
+
+def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(id, name, what is given) of each call, a custom one and one from before there were tools too."""
+    for call in message.get("tool_calls") or ():
+        custom = call.get("custom")
+        yield (call["id"], custom["name"], custom["input"]) if custom else (call["id"], *_function(call["function"]))
+    if old := message.get("function_call"):
+        yield "", *_function(old)
+
+
+def _function(call: Mapping[str, Any]) -> tuple[str, str]:
+    return call["name"], call["arguments"]
 
 
 def exchanges(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -14,7 +14,7 @@ from collections import Counter
 from mem1.extras.probe.compressors import phrases
 from mem1.extras.probe.transcripts import Fact
 from mem1.extras.probe.writers import Write
-from mem1.messages.exact import normal, words
+from mem1.messages.wholes import normal, words
 from mem1.tasks.cloze.questions import BLANK
 
 _WORDS = 12

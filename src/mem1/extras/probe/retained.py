@@ -3,8 +3,8 @@
     verdict(fact, Text("The limits are in /srv/eu/limits.toml"))    ->   Verdict.RETAINED
     invented(Text("ticket OPS-17, OPS-18"), Text("... OPS-17 ..."))   ->   ("ops-18",)
 
-A fact is retained where one of its forms stands as whole words, and its subject near it; it is stale where only a value
-stands that it has overtaken. Texts are compared in the form of `mem1.messages.exact.normal`.
+A fact is retained where one of its forms stands whole (`mem1.messages.wholes`), and its subject near it; it is stale
+where only a value stands that it has overtaken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from enum import Enum
 from functools import cached_property
 
 from mem1.extras.probe.transcripts import Fact
-from mem1.messages.exact import Source, calendar, is_exact, normal, places, stands, words
+from mem1.messages.exact import Source, calendar
+from mem1.messages.wholes import Wholes, is_exact, normal, words
 
 NEAR = 300
 """Characters between a form and its subject, at most; of a form of few letters or a date, both stand in one line."""
@@ -46,8 +47,8 @@ class Text(Source):
         return Text(self.behind) if self.behind else None
 
     @cached_property
-    def lines(self) -> list[str]:
-        return [normal(line) for line in self.text.splitlines()]
+    def lines(self) -> list[Wholes]:
+        return [Wholes(normal(line)) for line in self.text.splitlines()]
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -66,9 +67,8 @@ def verdict(fact: Fact, text: Text) -> Verdict:
 
 
 def invented(text: Text, source: Source) -> tuple[str, ...]:
-    """Exact words of the text that stand nowhere in its source, in order."""
-    new = ((word, calendar(word)) for word in text.anchors if not source.has(word))
-    return tuple(sorted(word for word, days in new if not days or not days <= source.calendar))
+    """Exact words of the text that its source does not say, as notes are checked (`mem1.messages.exact`), in order."""
+    return tuple(sorted(text.beyond(source)))
 
 
 def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
@@ -76,14 +76,14 @@ def retains(forms: tuple[str, ...], subject: str, text: Text) -> bool:
     about = normal(subject)
     for form in map(normal, forms):
         if not about:
-            found = stands(form, text.normal)
+            found = form in text.wholes
         elif len(form) <= _FEW or calendar(form):
-            found = any(stands(form, line) and stands(about, line) for line in text.lines)
+            found = any(form in line and about in line for line in text.lines)
         else:
             reach = NEAR + len(about)
             found = any(
-                stands(about, text.normal[max(0, start - reach) : start + len(form) + reach])
-                for start in places(form, text.normal)
+                about in Wholes(text.normal[max(0, start - reach) : start + len(form) + reach])
+                for start in text.wholes.places(form)
             )
         if found:
             return True

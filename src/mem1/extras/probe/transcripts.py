@@ -100,8 +100,8 @@ class Transcript:
 
     @cached_property
     def source(self) -> Source:
-        """All that its pieces say, as notes on it are checked."""
-        return about("\n".join(piece.text for piece in self.pieces))
+        """All that its messages say, the task too, as notes on it are checked."""
+        return about("\n".join(piece.text for piece in pieces_of(self.messages, 0)))
 
     def holding(self, end: int) -> list[Fact]:
         """The facts that hold once the first `end` messages are there."""
@@ -132,6 +132,8 @@ def _fact(given: Mapping[str, Any]) -> Fact:
     lists = {key: tuple(given[key]) for key in ("forms", "stale") if key in given}
     if any(isinstance(given[key], str) or not all(isinstance(x, str) for x in lists[key]) for key in lists):
         raise ValueError("forms and stale are lists of texts")
+    if any(not isinstance(given[key], str) for key in ("kind", "cloze", "subject") if key in given):
+        raise ValueError("kind, cloze and subject are texts")
     return Fact(**{**given, **lists})
 
 
