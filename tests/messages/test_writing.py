@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,9 @@ from mem1.messages import Bounds, Event, Memory, Reading, check, fold
 from mem1.messages.bounds import estimated
 from mem1.messages.forms import form_of
 from mem1.messages.transcript import ASK, Message, Part, User, texts
+from mem1.messages.wholes import CUT
 from mem1.messages.writing import PAGE, PART_TOKENS, lines_of, parts_of
+from mem1.messages.written import about, kept_of
 
 FORMS = ("chat", "responses", "anthropic")
 SOON_S = 20.0
@@ -255,9 +258,35 @@ def test_a_long_exchange_is_read_in_parts():
 @given(st.lists(st.text(max_size=200) | st.text("ab \U0001f600", min_size=300, max_size=900)), st.integers(20, 90))
 def test_parts_hold_everything_and_are_no_longer_than_they_should_be(lines: list[str], tokens: int):
     parts = list(parts_of(lines, tokens))
-    assert "".join("".join(parts).split()) == "".join("".join(lines).split())
+    found, whole = ("".join("".join(each).replace(CUT, "").split()) for each in (parts, lines))
+    assert found == whole
     assert all(estimated(part) <= tokens for part in parts)
     assert list(parts_of(["a" * 4 * tokens, ""], tokens)) == ["a" * 4 * tokens]
+
+
+ORDERS = [{"id": f"INV-{100_000 + 7_919 * at}", "total": 123_456 + at, "day": "3 May 2027"} for at in range(120)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps(ORDERS, separators=(",", ":")),
+        json.dumps(ORDERS, separators=(",", ":")).replace(" ", "_"),
+        json.dumps([order["total"] for order in ORDERS] * 3, separators=(",", ":")),
+        "&".join(f"{order['id']}={order['total']}" for order in ORDERS),
+        "".join(f"\u7b2c{order['total']}\u7ae0\u3001" for order in ORDERS),
+        "x " + "".join(order["id"] for order in ORDERS),
+        "x " + "0123456789" * 150 + ",77,5",
+    ],
+)
+def test_what_is_whole_in_a_part_is_whole_in_the_line(line: str):
+    source = about(line)
+    parts = list(parts_of([line], 60))
+    assert len(parts) > 5
+    for part in parts:
+        for word in re.findall(r"INV-\d+|\d+", part):
+            said = [kept_of(f"it is: {word}", each) for each in (about(part), source)]
+            assert not said[0] or said[1], (word, part)
 
 
 class Broken(RuntimeError):

@@ -32,9 +32,11 @@ from mem1.messages.selecting import waits
 from mem1.messages.sessions import Latest, Trail, keys_of, newest
 from mem1.messages.transcript import Exchange, Form, Message, Part, User, said, texts
 from mem1.messages.waiting import Unread, Waiting
+from mem1.messages.wholes import CUT, parts_words
 from mem1.messages.written import LASTING, WrittenNote, checked, sight
 
 _BEGINS = re.compile(r"\[(?:user|assistant|result of)\b")
+_SEPARATES = frozenset(",;&}])")
 _LINE_ENDS = re.compile(r"\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _BEGINS_LATER = re.compile(rf"(?<=\n)(?={_BEGINS.pattern})")
 PART_TOKENS, SIGHT = 400, 4
@@ -351,12 +353,14 @@ def one_text(text: str) -> str:
 
 def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
     """All lines, in order, in parts of at most so many estimated tokens; a longer line is cut, between words where it
-    has some."""
+    has some. A word that is longer than a part is cut too, with `CUT` at both ends: no piece of it is whole."""
     part, size = list[str](), 0
     for rest in lines:
         while rest:
-            one = oldest(rest, tokens) or beginning(rest, tokens) or rest[0]
-            rest = rest[len(one) :].lstrip()
+            one = oldest(rest, tokens) or _beginning(rest, tokens)
+            cut = len(one) < len(rest) and not (rest[len(one)].isspace() or parts_words(rest, len(one)))
+            rest = f"{CUT if cut else ''}{rest[len(one) :].lstrip()}"
+            one = f"{one}{CUT}" if cut else one
             rest = f" {rest}" if _BEGINS.match(rest) else rest
             if part and size + estimated(f"{one}\n") > tokens:
                 yield "\n".join(part)
@@ -365,6 +369,17 @@ def parts_of(lines: Iterable[str], tokens: int) -> Iterator[str]:
             size += estimated(f"{one}\n")
     if part:
         yield "\n".join(part)
+
+
+def _beginning(line: str, tokens: int) -> str:
+    """The beginning of a line without spaces: up to a place between two words, behind a sign that separates if there is
+    one; else as much as fits with `CUT`."""
+    most = beginning(line, tokens)
+    if most == line:
+        return line
+    places = [at for at in range(len(most), 1, -1) if parts_words(line, at)]
+    at = next((at for at in places if line[at - 1] in _SEPARATES), next(iter(places), 0))
+    return most[:at] or beginning(line, tokens - 2)[:-1] or line[:2]
 
 
 def _units(parts: Sequence[Part], since: int) -> Iterator[list[Part]]:
