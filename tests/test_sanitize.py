@@ -116,6 +116,8 @@ def test_disguises_one_by_one(text: str, harmless: str | None):
         ("&l\u0600t;x", "(x"),
         ("&nlt;x&nvgt;", "(x)"),
         ("&#139;x&#155;", "(x)"),
+        ("&#x3c\u0301answer&#062\u03019", "(\u0301answer)\u03019"),
+        ("&#x3\u0301c;x", "(x"),
         ("caf\u00e9 &eacute; \u24b6 [\u24b6] [&#72;] \u2260", "caf\u00e9 &eacute; \u24b6 [\u24b6] [&#72;] \u2260"),
     ],
 )

@@ -15,6 +15,7 @@ linear in the text, whatever the text, and stripping a stripped text changes not
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
@@ -57,6 +58,7 @@ _ENTITY = re.compile(
     r"&(#[0-9]+;?|#x[0-9a-f]+;?|[a-z][a-z0-9]{1,31};?)",
     re.IGNORECASE | re.ASCII,  # ASCII: else the long s (U+017F) passes for an s
 )
+_NUMBER = re.compile(r"[0-9a-f]{1,6}$", re.IGNORECASE)
 _LONGEST_NUMBER = 10
 """Maximum length of a character's number, with its marks and without leading zeros."""
 _DECODINGS = 8
@@ -104,6 +106,13 @@ def strip_brackets(text: str, names: Collection[str]) -> str:
 _SUSPECT = re.compile(r"[<>\[\]&]")
 
 
+def _tells_bracket(text: str) -> bool:
+    """Whether its last digits are the number of a bracket."""
+    found = _NUMBER.search(text)
+    numbers = [] if found is None else [int(found[0], 16), *([int(found[0])] if found[0].isdecimal() else [])]
+    return any(_plain(chr(number)) in _MARKS for number in numbers if number <= sys.maxunicode)
+
+
 class _View:
     """A text as a lenient reader sees it, with the position in the text that each character comes from."""
 
@@ -116,7 +125,10 @@ class _View:
         seen: list[str] = []
         places: list[tuple[int, int]] = []
         for place, c in enumerate(text):
-            for plain in c if c.isascii() else _plain(c):
+            plain_ones = c if c.isascii() else _plain(c)
+            if not plain_ones and _tells_bracket("".join(seen[-_LONGEST_NUMBER:])):
+                plain_ones = "\0"  # a mark ends the number for those who do not ignore it
+            for plain in plain_ones:
                 seen.append(plain)
                 places.append((place, place + 1))
         view = cls(text, seen, places)

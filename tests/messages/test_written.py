@@ -26,6 +26,11 @@ def notes(*lines: str) -> list[WrittenNote]:
         (["limit: 3 !", "limit: !"], []),
         (["rule: never delete !", "rule: stay below 300 !"], ["rule: never delete !", "rule: stay below 300 !"]),
         (["Error: port 8443 is taken", "Error: disk is full"], ["Error: port 8443 is taken", "Error: disk is full"]),
+        (
+            ["constraint: never delete !", "constraint: be brief"],
+            ["constraint: never delete !", "constraint: be brief"],
+        ),
+        (["Rules: never delete !", "Rules: be brief"], ["Rules: never delete !", "Rules: be brief"]),
         (["Q3 budget: 120 kEUR", "Q3 headcount: 14"], ["Q3 budget: 120 kEUR", "Q3 headcount: 14"]),
         (["host: eu-7 !", "host"], ["host: eu-7 !", "host"]),
         (["all is well", "port: 8", "all is well"], ["port: 8", "all is well"]),
@@ -69,6 +74,12 @@ def test_lines_that_are_no_notes(line: str):
 def test_what_json_times_versions_and_units_join_is_found(line: str, text: str):
     assert kept_of(line, about(text)) == line
     assert kept_of(f"1. {line}", about(text)) == kept_of(f"- {line}", about(text)) == line
+
+
+def test_a_day_is_no_number_of_a_list():
+    source = about("On 12. March 2027 is the audit, 1. Maintenance")
+    assert kept_of("12. March 2027: audit", source) == "12. March 2027: audit"
+    assert kept_of("1. Maintenance", source) == "Maintenance"
 
 
 @pytest.mark.parametrize(("line", "text"), [("uses bm25", "jax no longer starts bm25s"), ("at 1.5", "in x1.5s")])

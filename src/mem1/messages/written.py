@@ -41,10 +41,13 @@ _JOINED = re.compile(
 _MARKER = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TICKS = re.compile("`{2,}")
 _UNNAMED = (
-    *("decision", "error", "fact", "important", "info", "note", "problem"),
-    *("question", "reminder", "result", "rule", "todo", "warning"),
+    *("assumption", "bug", "change", "constraint", "decision", "detail", "error", "fact"),
+    *("finding", "fix", "goal", "important", "info", "instruction", "issue", "limitation"),
+    *("note", "observation", "preference", "problem", "question", "reminder", "request", "requirement"),
+    *("result", "risk", "rule", "task", "tip", "todo", "update", "user"),
+    *("warning"),
 )
-"""Subjects that many notes have which say different things."""
+"""Subjects that many notes have which say different things, also with an "s"."""
 
 Subject = tuple[str, ...]
 
@@ -143,7 +146,7 @@ def _read(text: str) -> tuple[Subject, str]:
     subject."""
     bare = text.removesuffix(LASTING).strip()
     key, value = keyed(bare) or ("", bare)
-    named = key and key not in _UNNAMED
+    named = key and key not in _UNNAMED and key.removesuffix("s") not in _UNNAMED
     return (("of", key), value) if named else ((bare,), bare)
 
 

@@ -229,3 +229,17 @@ def test_every_request_keeps_its_distance_and_pages_are_counted(local: Site, tmp
     assert opening.open(f"{local.url}/a").pieces == ("b",)
     with pytest.raises(RetrievalFailed):
         opening.open(f"{local.url}/c")
+
+
+def test_a_failure_does_not_take_the_place_of_a_page_that_was_read(tmp_path: Path):
+    def down(host: str) -> list[str]:
+        raise FetchFailed(Why.NETWORK, f"the host {host} was not found")
+
+    path, address, seconds = tmp_path / "web.sqlite", "http://example.org/oslo", [0.0]
+    cache = WebCache(path, clock=lambda: seconds[0])
+    cache.store("page", {"address": address}, {"title": "Oslo", "text": "Oslo is a town.", "failed": None})
+    seconds[0] = cache.max_age_s + 1
+    live = PageReader(cache, fetcher=Fetcher(resolve=down), respect_robots=False)
+    assert live.open("http://example.org/other").failed
+    for read in (live, PageReader(WebCache(path, mode="replay"))):
+        assert read.open(address).pieces == ("Oslo is a town.",)

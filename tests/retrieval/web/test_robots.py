@@ -105,3 +105,9 @@ def test_without_a_rule_everything_is_allowed_and_nothing_forbids_all():
     texts = ("", "<html>no such page</html>", "Disallow: /", "User-agent: x\nDisallow: /")
     assert [text for text in texts if read_rules(text, agent="mem1") != Rules()] == []
     assert Rules().allow("/a") and not NOTHING.allow("/") and not NOTHING.allow("/a?b")
+
+
+def test_many_agents_and_rules_take_time_in_proportion():
+    text = "".join(f"User-agent: a{number}\n" for number in range(20_000)) + "Allow: /a\n" * 20_000
+    assert read_rules(text, agent="mem1") == Rules()
+    assert len(read_rules(f"User-agent: *\n{text}", agent="mem1").rules) == 20_000

@@ -75,6 +75,13 @@ class WebCache:
         shown = ", ".join(f"{name} {value!r}" for name, value in key.items())
         raise CacheMiss(f"{self.mode} mode: the cache {self.path} has no {kind} {shown}")
 
+    def kept(self, kind: str, key: Mapping[str, Any]) -> Any:
+        """The value stored under `key`, however old; None: there is none."""
+        with self._file() as file:
+            query = "SELECT value FROM answers WHERE kind = ? AND key = ?"
+            found = file.execute(query, (kind, _text(key))).fetchone()
+        return json.loads(found[0]) if found else None
+
     def store(self, kind: str, key: Mapping[str, Any], value: Any) -> None:
         """Store a value that JSON can represent, replacing an earlier one."""
         with self._file() as file:

@@ -273,8 +273,12 @@ class PageReader:
         key = {"address": str(address)}
         stored: dict[str, Any] | None = self.cache.load(_KIND, key)
         if stored is None or (stored["failed"] is not None and self.cache.mode == "live"):
-            stored = self._read(address)  # a page that failed earlier may work now
-            self.cache.store(_KIND, key, stored)
+            read = self._read(address)  # a page that failed earlier may work now
+            earlier = None if read["failed"] is None else self.cache.kept(_KIND, key)
+            if earlier is None or earlier["failed"] is not None:
+                self.cache.store(_KIND, key, read)
+                earlier = read
+            stored = earlier  # too old, perhaps, but it was read, and a replay of that run needs it
         cut = tuple(pieces(stored["text"], self.piece_characters))
         return OpenedPage(
             address=str(address), title=stored["title"][:_TITLE_CHARACTERS], pieces=cut, failed=stored["failed"]

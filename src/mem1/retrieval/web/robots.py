@@ -37,20 +37,25 @@ NOTHING = Rules((("/", False),))
 def read_rules(text: str, *, agent: str) -> Rules:
     """The rules of all groups that name `agent`, in lower case, else of those of `*`; other lines mean nothing."""
     groups: dict[str, list[tuple[str, bool]]] = {}
-    named: list[str] = []
+    """Rules of `agent` and of `*`, where there are such groups."""
+    named: set[str] = set()
+    """Which of them the group is for that is being read."""
     begun = False
     for line in _LINE_END.split(text.removeprefix("\ufeff")):
         key, _, value = (part.strip() for part in line.partition("#")[0].partition(":"))
         match key.lower():
             case "user-agent":
                 found = _AGENT.match(value)
-                named = [*([] if begun else named), found[0].lower() if found else ""]
-                groups.setdefault(named[-1], [])
+                name = found[0].lower() if found else ""
+                named = (set() if begun else named) | ({name} & {agent, "*"})
+                groups |= {name: [] for name in named - groups.keys()}
                 begun = False
             case "allow" | "disallow":
                 begun = True
-                for name in named if value else ():
-                    groups[name].append((_spelt(value), key.lower() == "allow"))
+                if named and value:
+                    rule = _spelt(value), key.lower() == "allow"
+                    for name in named:
+                        groups[name].append(rule)
             case _:
                 pass
     return Rules(tuple(groups.get(agent, groups.get("*", ()))))

@@ -39,9 +39,18 @@ _META_WITHIN = 4096
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _KNOWN = re.compile(
     r"utf-8|utf-16(-[lb]e)?|cp125[0-8]|cp866|cp874|cp932|cp949|cp950|iso8859-\d+|koi8-[ru]|mac-(roman|cyrillic)|gbk|"
-    r"gb2312|gb18030|big5(hkscs)?|euc_(jp|kr)|shift_jis|iso2022_jp|tis-620"
+    r"ascii|gb2312|gb18030|big5(hkscs)?|euc_(jp|kr)|shift_jis|iso2022_jp|tis-620"
 )
 """Encodings of text; Python knows others (punycode, unicode_escape, utf-7) that a page must not choose."""
+_AS_BROWSERS = {
+    **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    **dict.fromkeys(("iso8859-11", "tis-620"), "cp874"),
+    "iso8859-9": "cp1254",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+"""Python's name of an encoding -> the larger one by which every browser reads pages that declare it (WHATWG)."""
 
 
 def decompress(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
@@ -89,9 +98,11 @@ def decode(body: bytes, content_type: str) -> str:
             return body[len(mark) :].decode(encoding, errors="replace")
     declared = _HEADER.search(content_type)
     meta = _META.search(body[:_META_WITHIN])
-    for label in (declared and declared[1], meta and meta[1].decode("ascii", errors="replace")):
-        if encoding := _encoding(label or ""):
-            return body.decode(encoding, errors="replace")
+    if declared and (encoding := _encoding(declared[1])):
+        return body.decode(encoding, errors="replace")
+    if meta and (encoding := _encoding(meta[1].decode("ascii", errors="replace"))):
+        # who could read the declaration byte by byte does not read UTF-16
+        return body.decode("utf-8" if encoding.startswith("utf-16") else encoding, errors="replace")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:
@@ -104,9 +115,7 @@ def _encoding(label: str) -> str | None:
         name = codecs.lookup(label).name
     except (LookupError, ValueError):
         return None
-    if name in ("ascii", "iso8859-1"):
-        return "cp1252"  # as every browser reads them
-    return name if _KNOWN.fullmatch(name) else None
+    return _AS_BROWSERS.get(name, name) if _KNOWN.fullmatch(name) else None
 
 
 Resolve = Callable[[str], Sequence[str]]
