@@ -7,17 +7,32 @@ suggestion("flod(8)", POLICIES)    ->  " (did you mean fold(8)?)"
 from __future__ import annotations
 
 import difflib
+import errno
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _BREAKS = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """Errors of a loader that is given other types, shapes or numbers than those that were written."""
+_ABSENT = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
+"""Errors of the system that say something of a file, not of the system; None: of a loader."""
 _UNPRINTED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 class UserError(ValueError):
     """Bad configuration, data or model: the message says what is wrong, where, and the next step."""
+
+
+class Damaged(UserError):
+    """A folder that mem1 can make again: it is missing, of another version, or not as it was written."""
+
+    def __init__(self, why: str, then: str = "make it again") -> None:
+        super().__init__(why, then)
+        self.why = why
+        """What is wrong, without the next step."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
@@ -35,7 +50,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 @contextmanager
 def read_as_written(what: str, next_step: str, *, besides: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Raises UserError in place of whatever files that are whole, but hand-made, make a loader raise.
+    """Raises Damaged in place of whatever files that are whole, but hand-made, make a loader raise, and UserError where
+    the system cannot read them.
 
     `what` names the files and what they should be; `besides` are errors of the loader's own.
     """
@@ -44,7 +60,9 @@ def read_as_written(what: str, next_step: str, *, besides: tuple[type[Exception]
     except UserError:
         raise
     except (*_BREAKS, *besides) as error:
-        raise UserError(f"{what} as mem1 writes them ({type(error).__name__}: {error}); {next_step}") from error
+        if isinstance(error, OSError) and error.errno not in _ABSENT:
+            raise UserError(f"{what}, or it cannot be read now ({error})") from error
+        raise Damaged(f"{what} as mem1 writes them ({type(error).__name__}: {error})", next_step) from error
 
 
 def printable(text: str) -> str:

@@ -39,6 +39,13 @@ def test_passages_are_indexed_with_the_parameters_given(terminal: Terminal, corp
     assert open_retriever(out).search(["capital of Norway"], 3) == expected
 
 
+def test_an_index_of_another_kind_is_not_replaced(terminal: Terminal, corpus: Path, tmp_path: Path):
+    Dense.build(TOWNS, HashedWords(), prefixes=Prefixes(query="", passage="")).save(tmp_path / "dense")
+    code, _, said = terminal("index", corpus, "--out", tmp_path / "dense")
+    assert code == 2 and "holds a dense index; delete it, or give another folder" in " ".join(said.split())
+    assert len(Dense.load(tmp_path / "dense", HashedWords()).passages) == 4
+
+
 def test_a_folder_of_documents_is_indexed_and_skipped_files_are_named(terminal: Terminal, tmp_path: Path):
     notes = tmp_path / "notes"
     notes.mkdir()

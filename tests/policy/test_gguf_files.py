@@ -115,6 +115,24 @@ def _installed() -> bool:
         return False
 
 
+def test_a_conversion_of_another_mem1_stays_and_a_damaged_one_is_to_be_deleted(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+    file = write_gguf(tiny, tmp_path / "m.gguf") or tmp_path / "m.gguf"
+    with monkeypatch.context() as before:
+        before.setattr("mem1.policy.folders._FORMAT", 1)
+        old = policy_folder(tmp_path / "m.gguf")
+    _plain_folder.cache_clear()
+    capsys.readouterr()
+    new = policy_folder(tmp_path / "m.gguf")
+    assert old.is_dir() and new != old and "damaged" not in capsys.readouterr().err and file
+    weights_ = new / "model.safetensors"
+    weights_.write_bytes(weights_.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="delete that folder; it is made again from the GGUF file"):
+        load_policy(tmp_path / "m.gguf")
+
+
 class TestSmolLM2:
     def test_it_is_an_ordinary_folder(self, real: Path):
         config = json.loads((real / "config.json").read_text())

@@ -18,6 +18,7 @@ from cloze_documents import corpus
 
 from mem1.cache import CACHE_VARIABLE
 from mem1.envs.cloze import open_cloze_folder
+from mem1.errors import UserError
 from mem1.retrieval import bm25
 from mem1.retrieval.index_folder import open_bm25
 from mem1.tasks.cloze import ClozeOptions
@@ -110,3 +111,27 @@ def test_a_damaged_folder_of_clozes_in_the_cache_is_made_anew(tmp_path: Path, mo
     (folder / "train.jsonl.gz").write_bytes(b"")
     assert clozes(tmp_path / "c.jsonl") == before
     assert "train.jsonl.gz is damaged" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_read_now_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    import resource
+
+    write_passages(tmp_path / "c.jsonl", corpus(30))
+    open_bm25(tmp_path / "c.jsonl", tmp_path / "cache")
+    (folder,) = (tmp_path / "cache").iterdir()
+    made, limits = folder.stat().st_ino, resource.getrlimit(resource.RLIMIT_NOFILE)
+    capsys.readouterr()
+    refused = 0
+    for free in range(1, 6):  # a server near its limit of open files
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # no hole is left below
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1 + free, limits[1]))
+        try:
+            open_bm25(tmp_path / "c.jsonl", tmp_path / "cache")
+        except (UserError, OSError) as error:
+            refused += "Too many open files" in str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for file in held:
+                os.close(file)
+        assert folder.stat().st_ino == made and "rebuilding" not in capsys.readouterr().err
+    assert refused

@@ -91,7 +91,7 @@ def test_a_file_put_beside_the_index_while_it_is_built_stops_the_replacement(tmp
         (folder / "vectors.npy").write_bytes(b"")
 
     with pytest.raises(UserError, match=r"holds notes\.txt"):
-        save_folder(tmp_path / "index", kind="dense", facts={}, write=write)
+        save_folder(tmp_path / "index", kind="bm25", facts={}, write=write)
     assert (tmp_path / "index" / "notes.txt").read_text() == "mine"
     assert len(BM25.load(tmp_path / "index").passages) == 1
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -259,6 +260,17 @@ def test_a_stopped_server_finishes_the_request_that_is_open(corpus: Path):
     code, said = process.wait()  # a second signal could come when nothing handles it any more
     assert code == 0
     assert f"Serving {corpus} on {process.address} (1 worker)" in said and said.endswith("Stopped.\n")
+
+
+@pytest.mark.slow
+def test_a_server_whose_worker_never_serves_again_ends(tmp_path: Path):
+    BM25.build(TOWNS).save(tmp_path / "index")
+    process = ServerProcess(tmp_path / "index", workers=2)
+    shutil.rmtree(tmp_path / "index")
+    children = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children")
+    os.kill(int(children.read_text().split()[-1]), signal.SIGKILL)
+    code, said = process.wait()
+    assert code == 2 and said.count("starting it again") == 3 and "died 3 times before it served" in said
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def command(
 ) -> None:
     """Index passages or documents, once; `mem1 eval --corpus FOLDER` then searches them."""
     from mem1.cli.progress import stderr
+    from mem1.retrieval.index_files import check_replaceable
 
     if kind not in ("bm25", "dense"):
         raise UserError(f"unknown kind {kind!r}; known: bm25, dense")
@@ -72,6 +73,7 @@ def command(
         raise UserError(f"--out {out} is inside {corpus}, whose documents it would hide; give a folder beside it")
     work_begins()
     console = stderr()
+    check_replaceable(out, kind)
     passages, skipped = _read(corpus, console)
     with alone_in(out):
         if encoder is None:

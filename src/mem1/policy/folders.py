@@ -9,7 +9,7 @@ policy_folder("smollm2")                                the GGUF file in the pac
 transformers dequantises a GGUF file, once, into an ordinary folder of its own in the user's cache:
 
 plain_folder(Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
-->  ~/.cache/mem1/gguf-1f0c...      config.json, model.safetensors (float32), tokenizer.json, chat_template.jinja
+->  ~/.cache/mem1/gguf2-1f0c...     config.json, model.safetensors (float32), tokenizer.json, chat_template.jinja
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from mem1 import durable
 from mem1.cache import cache_folder, open_cached
 from mem1.engines.config import STAND_IN
-from mem1.errors import UserError, printable
+from mem1.errors import Damaged, UserError, printable
 from mem1.hub import Unreachable, hub_name
 from mem1.model_folder import asset
 
@@ -62,10 +62,10 @@ def check_whole(folder: Path) -> None:
     if manifest is None:
         return
     if changed := [name for name in manifest.files if not manifest.intact(folder, name)]:
-        raise UserError(
-            f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; copy or train the policy "
-            f"again, or remove its {durable.MANIFEST} if you changed it yourself"
-        )
+        again = f"copy or train the policy again, or remove its {durable.MANIFEST} if you changed it yourself"
+        if folder.parent == cache_folder():
+            again = "delete that folder; it is made again from the GGUF file"
+        raise UserError(f"{folder} is damaged: {', '.join(changed)} is missing or not as it was written; {again}")
 
 
 def policy_digest(path: str | Path) -> str | None:
@@ -122,16 +122,16 @@ def _plain_folder(file: Path, size: int, modified_ns: int) -> Path:
 
     def load(folder: Path) -> Path:
         manifest = durable.read_manifest(folder)
-        files = {} if manifest is None or manifest.format != _FORMAT else manifest.files
+        files = {} if manifest is None else manifest.files
         if not files or any(not _has(folder / name, size) for name, (size, _) in files.items()):
-            raise UserError(f"{folder} is damaged")
+            raise Damaged(f"{folder} is damaged")
         return folder
 
     def make() -> None:
         told = _Told(file)
         _write(told, folder, {"gguf": file.name, "sha256": digest, "license": told("general.license")})
 
-    folder = cache_folder() / f"gguf-{digest[:32]}"
+    folder = cache_folder() / f"gguf{_FORMAT}-{digest[:32]}"
     return open_cached(folder, load=load, make=make)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import Stemmer
 
-from mem1.errors import UserError
+from mem1.errors import Damaged, UserError
 from mem1.lexical import bm25s
 from mem1.records import Passage
 from mem1.retrieval.base import Result, check_search, searched_text
@@ -151,7 +151,7 @@ class BM25:
         facts = read_folder(path, kind=KIND)
         folder = Path(path)
         if facts.get("words") != VERSION:
-            raise UserError(f"{folder} was made by a mem1 that cuts texts into other words; build the index again")
+            raise Damaged(f"{folder} was made by a mem1 that cuts texts into other words", "build the index again")
         with understood(folder, kind=KIND):
             index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
             for name in _ARRAYS:

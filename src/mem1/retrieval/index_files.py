@@ -3,8 +3,8 @@
     save_folder("world.bm25", kind="bm25", facts={"passages": 900}, write=write_files)
     read_folder("world.bm25", kind="bm25")  ->  {"passages": 900}     after every file's size and checksum agreed
 
-Only a folder of the same kind is ever replaced (an index also by an index of another kind), and only if it holds
-nothing but the files that its manifest lists, as they were written. How it is put in place is in `mem1.durable`.
+Only a folder of the same kind is ever replaced, and only if it holds nothing but the files that its manifest lists, as
+they were written. How it is put in place is in `mem1.durable`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mem1 import durable
-from mem1.errors import UserError, read_as_written
+from mem1.errors import Damaged, UserError, read_as_written
 
 FORMAT_VERSION = 2
 """Version of the folder's layout; `read_folder` refuses any other."""
@@ -46,7 +46,7 @@ def save_folder(
     partial = durable.partial_of(target)
     try:
         durable.restore(target)
-        _check_replaceable(target, kind)
+        check_replaceable(target, kind)
         target.parent.mkdir(parents=True, exist_ok=True)
         durable.sweep(target)
         partial.mkdir()
@@ -54,7 +54,7 @@ def save_folder(
         durable.seal(
             partial, kind=kind, format=FORMAT_VERSION, facts=facts, name=_MANIFESTS.get(kind, durable.MANIFEST)
         )
-        _check_replaceable(target, kind)  # again: building takes hours
+        check_replaceable(target, kind)  # again: building takes hours
         durable.put_folder(partial, target)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -66,28 +66,31 @@ def save_folder(
 
 
 def read_folder(path: str | os.PathLike[str], *, kind: str) -> dict[str, Any]:
-    """The facts that `save_folder` wrote. Raises UserError where the folder is missing, foreign or damaged."""
+    """The facts that `save_folder` wrote. Raises Damaged where the folder is missing, foreign or damaged, and UserError
+    where the system cannot read it."""
     folder = Path(path)
     durable.restore(folder)
     manifest = durable.read_manifest(folder)
-    if manifest is None or manifest.kind != kind:
-        damaged = f"is not a {_called(kind)}, or its {_MANIFESTS.get(kind, durable.MANIFEST)} is damaged"
-        raise UserError(f"{folder} {damaged if folder.is_dir() else 'is not a folder'}; {_again(kind)}")
-    if manifest.format != FORMAT_VERSION:
-        raise UserError(
-            f"{folder} has format {manifest.format!r}; this mem1 reads format {FORMAT_VERSION}: {_again(kind)}"
-        )
     try:
+        if manifest is None or manifest.kind != kind:
+            name = _MANIFESTS.get(kind, durable.MANIFEST)
+            if (folder / name).is_file():
+                (folder / name).read_bytes()  # what cannot be read is not known to be damaged
+            damaged = f"is not a {_called(kind)}, or its {name} is damaged"
+            raise Damaged(f"{folder} {damaged if folder.is_dir() else 'is not a folder'}", _again(kind))
+        if manifest.format != FORMAT_VERSION:
+            why = f"{folder} has format {manifest.format!r}; this mem1 reads format {FORMAT_VERSION}"
+            raise Damaged(why, _again(kind))
         for name in manifest.files:
             if not manifest.intact(folder, name):
-                raise UserError(f"{folder / name} is damaged; delete {folder} and {_again(kind)}")
+                raise Damaged(f"{folder / name} is damaged", f"delete {folder} and {_again(kind)}")
     except OSError as error:
         raise UserError(f"cannot read the {_called(kind)} {folder}: {error.strerror}: {error.filename}") from error
     return dict(manifest.facts)
 
 
 def understood(path: str | os.PathLike[str], *, kind: str) -> AbstractContextManager[None]:
-    """Raises UserError in place of whatever a loader raises on hand-made files with a fitting manifest."""
+    """Raises Damaged in place of whatever a loader raises on hand-made files with a fitting manifest."""
     return read_as_written(f"{path} is no {_called(kind)}", _again(kind))
 
 
@@ -112,7 +115,7 @@ def _again(kind: str) -> str:
     return "make it with mem1 data" if kind == CLOZES else "build the index again"
 
 
-def _check_replaceable(target: Path, kind: str) -> None:
+def check_replaceable(target: Path, kind: str) -> None:
     """Raises UserError unless there is nothing, an empty folder, or a folder of ours and nothing besides."""
     if not os.path.lexists(target):
         return
@@ -123,7 +126,9 @@ def _check_replaceable(target: Path, kind: str) -> None:
     if not content:
         return
     manifest = durable.read_manifest(target)
-    if manifest is None or manifest.kind not in (_INDEXES if kind in _INDEXES else (kind,)):
+    if manifest is not None and manifest.kind in _INDEXES and manifest.kind != kind:
+        raise UserError(f"{target} holds a {_called(manifest.kind)}; delete it, or give another folder")
+    if manifest is None or manifest.kind != kind:
         raise UserError(f"{target} exists and is not a {_called(kind)}: it holds {content[0].name}; {elsewhere}")
     for name in manifest.foreign(target):
         raise UserError(f"{target} holds {name}, which is no part of a {_called(kind)}; {elsewhere}")

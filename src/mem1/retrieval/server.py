@@ -20,6 +20,8 @@ import socket
 import sys
 import tempfile
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -57,6 +59,10 @@ _SPAWN = get_context("spawn")
 
 class _Stop(BaseException):
     """A signal told the server to stop."""
+
+
+_GIVEN_UP = 3
+"""Times that a worker dies before it serves, after which the server ends."""
 
 
 def serve(
@@ -122,12 +128,25 @@ def _supervise(jobs: Sequence[_Job], ready: Callable[[], None]) -> None:
                 if receiver not in connection.wait([receiver, worker.sentinel]) or not _received(receiver):
                     raise UserError("a worker of the server could not start; see its message above")
             ready()
+            started = {}  # by number, pipes of those that were started again and have not said that they serve
+            failures = Counter[int]()
             while True:
                 connection.wait([worker.sentinel for worker in workers])
                 for number, worker in enumerate(workers):
-                    if not worker.is_alive():
-                        print(f"worker {number} died ({worker.exitcode}); starting it again", file=sys.stderr)
-                        workers[number] = _start(jobs[number], None)
+                    if worker.is_alive():
+                        continue
+                    failures[number] = (
+                        failures[number] + 1 if number in started and not _received(started[number]) else 0
+                    )
+                    if failures[number] == _GIVEN_UP:
+                        raise UserError(
+                            f"worker {number} died {_GIVEN_UP} times before it served; see its messages above"
+                        )
+                    print(f"worker {number} died ({worker.exitcode}); starting it again", file=sys.stderr)
+                    time.sleep(2 ** failures[number] - 1)
+                    started[number], sender = _SPAWN.Pipe(duplex=False)
+                    workers[number] = _start(jobs[number], sender)
+                    sender.close()
     except _Stop:
         pass
     finally:
