@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from pydantic import ValidationError
 
 from mem1.configuration import load_toml
+from mem1.configuration.mistakes import explain
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import Engine
 from mem1.envs.base import TaskSource
@@ -31,6 +35,7 @@ from mem1.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from mem1.engines.openai import OpenAIEngine
+    from mem1.evaluation.agents import EvaluatedModel
     from mem1.policy.policy import Policy
     from mem1.training.train import Finished
 
@@ -96,6 +101,7 @@ def evaluate(
     objectives: int | Sequence[int] | None = None,
     tasks: int | None = None,
     out: str | Path | None = None,
+    identity: str = "",
 ) -> list[Row]:
     """One row per number of objectives, measured on the evaluation half of the tasks.
 
@@ -103,14 +109,11 @@ def evaluate(
     model               a policy, the folder of one, or an engine that has a codec
     name                what the rows call the model
     out                 folder that keeps the trajectories, and from which an interrupted evaluation goes on
+    identity            with `out`, what tells an environment or engine of your own from others, such as "parrot, v2"
 
-    What is not given is as in the recipe, else as in a recipe's defaults.
+    What is not given is as in the recipe, else as in a recipe's defaults. Raises UserError for what cannot be used, and
+    where `out` holds attempts made with other settings.
     """
-    from mem1.engines.chat_template import ChatTemplate
-    from mem1.evaluation.agents import EvaluatedModel, loaded_agent, policy_agent
-    from mem1.policy.protocol import Known, resolve
-    from mem1.recipe.protocol import FRAMED
-
     source: TaskSource | None = None
     if isinstance(tasks_or_recipe, (str, Path)):
         tasks_or_recipe = load_recipe(tasks_or_recipe)
@@ -120,33 +123,69 @@ def evaluate(
         recipe = Recipe(tasks=tasks_or_recipe)
     else:
         recipe, source = Recipe(tasks=TasksConfig()), as_source(tasks_or_recipe)
-    if isinstance(objectives, str):
-        raise UserError(f"objectives = {objectives!r}: give numbers, such as [1, 2, 4]")
-    several = (objectives,) if isinstance(objectives, int) else objectives
-    given = {"objectives": None if several is None else tuple(several), "tasks": tasks}
-    sizes = recipe.evaluation.model_dump() | {key: value for key, value in given.items() if value is not None}
-    changed: dict[str, Any] = {"evaluation": Evaluation.model_validate(sizes)}
+    changed: dict[str, Any] = {"evaluation": _sizes(recipe.evaluation, objectives, tasks)}
     recipe = recipe.model_copy(update=changed | ({} if memory is None else {"memory": memory}))
-    given_model: Any = model
-    if isinstance(model, (str, Path)):
-        agent = loaded_agent(recipe, given_model, name=name)
-    elif not hasattr(given_model, "complete"):
-        speaks = resolve(recipe, None if given_model.folder is None else Known.at(given_model.folder))
-        if speaks.kind == FRAMED and given_model.chat_template == ChatTemplate():
-            raise UserError(f"protocol = framed ({speaks.because}): load the policy with chat_template=True")
-        agent = policy_agent(recipe, given_model, speaks, name=name)
-    elif not hasattr(given_model, "codec"):
-        raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
-    else:
-        speaks = resolve(recipe, Known(where="the engine", lacks="the engine brings no chat template"))
-        agent = EvaluatedModel(
-            engine=given_model,
-            speaks=speaks,
-            dialogue=TagDialogue(given_model.codec, speaks.tags),
-            name=name,
-            identity=lambda: type(model).__name__,
-            at_a_time=16,
-            general=hasattr(given_model, "dialect"),
-        )
+    agent = _agent(recipe, model, name)
+    if out is not None:
+        if Path(name).name != name:
+            raise UserError(f"name = {name!r} names files in {out}; leave out the folder: {Path(name).name!r}")
+        own = [] if source is None else [tasks_or_recipe]
+        if hasattr(model, "complete") and not hasattr(model, "identity"):
+            own.append(model)
+        agent = _told_apart(agent, identity, own)
     source = source or agent.speaks.tasks.source("evaluation", agent.speaks.tags)
     return agent.evaluate(recipe, source, folder=None if out is None else Path(out))[0]
+
+
+def _sizes(of_recipe: Evaluation, objectives: int | Sequence[int] | None, tasks: int | None) -> Evaluation:
+    several = (objectives,) if isinstance(objectives, SupportsIndex) else objectives
+    if isinstance(several, str):
+        raise UserError(f"objectives = {objectives!r}: give numbers, such as [1, 2, 4]")
+    given = {"objectives": None if several is None else tuple(several), "tasks": tasks}
+    try:
+        return Evaluation.model_validate(
+            of_recipe.model_dump() | {key: value for key, value in given.items() if value is not None}
+        )
+    except ValidationError as error:
+        raise UserError(explain(error, Evaluation, ())) from error
+
+
+def _agent(recipe: Recipe, model: Any, name: str) -> EvaluatedModel:
+    from mem1.engines.chat_template import ChatTemplate
+    from mem1.evaluation.agents import EvaluatedModel, loaded_agent, policy_agent
+    from mem1.policy.protocol import Known, resolve
+    from mem1.recipe.protocol import FRAMED
+
+    if isinstance(model, (str, Path)):
+        return loaded_agent(recipe, model, name=name)
+    if not hasattr(model, "complete"):
+        if not hasattr(model, "fingerprint"):
+            raise UserError(f"model = {model!r:.80}: give a policy, the folder of one, or an engine")
+        speaks = resolve(recipe, None if model.folder is None else Known.at(model.folder))
+        if speaks.kind == FRAMED and model.chat_template == ChatTemplate():
+            raise UserError(f"protocol = framed ({speaks.because}): load the policy with chat_template=True")
+        return policy_agent(recipe, model, speaks, name=name)
+    if not hasattr(model, "codec"):
+        raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
+    speaks = resolve(recipe, Known(where="the engine", lacks="the engine brings no chat template"))
+    called = getattr(model, "identity", type(model).__name__)
+    return EvaluatedModel(
+        engine=model,
+        speaks=speaks,
+        dialogue=TagDialogue(model.codec, speaks.tags),
+        name=name,
+        identity=lambda: f"{called} tokens of {model.codec.fingerprint()}",
+        at_a_time=16,
+        general=hasattr(model, "dialect"),
+    )
+
+
+def _told_apart(agent: EvaluatedModel, identity: str, own: Sequence[Any]) -> EvaluatedModel:
+    """The agent whose attempts are told from those of others; `own`: objects that no configuration describes."""
+    if own and not identity:
+        raise UserError(
+            f"out: attempts of {' and '.join(type(thing).__name__ for thing in own)} cannot be told from those of "
+            "others; give identity, a text that changes whenever they do"
+        )
+    known = agent.identity
+    return replace(agent, identity=lambda: f"{known()}, {identity}") if identity else agent

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -175,6 +176,16 @@ def extended(tags: Tags, *asked: str) -> Tags:
         note = NOTE if kind == NOTE else tags.note
         tags = replace(tags, name=f"{tags.name}-{suffix}", actions=actions, note=note)
     return tags
+
+
+def told_by_name(tags: Tags) -> bool:
+    """Whether no other tags have this name: a set that ships, or one extended."""
+    asked = (*tags.action_tags, *((NOTE,) if tags.note else ()))
+    for shipped in TAG_SETS.values():
+        with suppress(UserError):  # that cannot be extended so
+            if extended(shipped, *asked) == tags:
+                return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,6 +200,10 @@ class Rollout(RolloutParts):
     context: MemoryPolicy
 
     def __post_init__(self) -> None:
+        if not hasattr(self.context, "asks"):
+            raise UserError(
+                f"context = {self.context!r:.80} is no memory; give one, such as mem1.memory_policy('constant')"
+            )
         check_memory(self.context, self.dialogue.tags, in_tags=self.dialogue.forces_answers)
 
     @property
@@ -231,6 +235,8 @@ class Rollout(RolloutParts):
         different = {task.prompt: task for task in tasks}  # a group's attempts share their prompt
         prompts = {text: self.dialogue.prompt(task) for text, task in different.items()}
         numbers = attempt_numbers(tasks) if numbers is None else numbers
+        if len(numbers) != len(tasks):
+            raise UserError(f"numbers has {len(numbers)} entries for {len(tasks)} tasks; give one for each, or None")
         attempts = [
             _Attempt(key, task, number, prompts[task.prompt])
             for key, (task, number) in enumerate(zip(tasks, numbers, strict=True))

@@ -16,6 +16,7 @@ from typing import cast
 
 import pytest
 from local_models import MODEL
+from tag_sets import EVERY, PAPER_BELIEF
 from timings import without_timings
 from worlds import CODEC, SMALL, rollout, shelf, task
 
@@ -27,7 +28,7 @@ from mem1.evaluation.metrics import OF_TIME, Row
 from mem1.evaluation.runner import Chunking, Progress, evaluate
 from mem1.evaluation.runner import asked as asked_tasks
 from mem1.interrupts import Interrupted
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, Tags, told_by_name
 from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task
 from mem1.tasks.atlas import Expert
@@ -41,6 +42,7 @@ TWO_SIZES = Evaluation(objectives=(1, 3), tasks=6)
 SEVEN = Evaluation(objectives=(1, 2), tasks=7)
 PAIRS = Chunking(tasks=2)
 EXPERT = Expert(tags=PAPER)
+OWN = replace(PAPER, name="own", turns_left="[{turns}]")
 PROMPTS = [t.prompt for n in SEVEN.objectives for t in SOURCE.tasks(objectives=n, count=SEVEN.tasks, seed=0)]
 """Of the 14 tasks of `SEVEN` in their order."""
 
@@ -56,12 +58,13 @@ def run(
     *,
     chunking: Chunking = PAIRS,
     context: str = "constant",
+    tags: Tags = PAPER,
     model: str = "expert",
     overwrite: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> list[Row]:
     rows, trajectories = evaluate(
-        rollout(script, ENVIRONMENT, context=context),
+        rollout(script, ENVIRONMENT, context=context, tags=tags),
         SOURCE,
         config,
         policy="p",
@@ -150,6 +153,7 @@ def test_what_was_done_is_read_and_not_run_again(tmp_path: Path, unbroken: dict[
         ({"config": SEVEN.model_copy(update={"temperature": 0.5})}, "temperature: 0.0 in the folder, 0.5 now"),
         ({"context": "full"}, 'context: "constant" in the folder, "full" now'),
         ({"model": "another"}, 'model: "expert" in the folder, "another" now'),
+        ({"tags": OWN}, 'vocabulary: "paper" in the folder, "own" now'),
     ],
 )
 def test_results_of_other_settings_are_never_mixed_in(
@@ -165,6 +169,14 @@ def test_results_of_other_settings_are_never_mixed_in(
     overwritten = without_timings(tmp_path)
     run(tmp_path / "fresh", **changed)
     assert without_timings(tmp_path / "fresh") == overwritten != unbroken
+
+
+def test_tags_of_ones_own_are_told_apart_by_more_than_their_name(tmp_path: Path):
+    run(tmp_path, tags=OWN)
+    run(tmp_path, Watched(), tags=OWN)
+    with pytest.raises(UserError, match=r'tags\.turns_left: "\[\{turns\}\]" in the folder, "\{turns\} left" now'):
+        run(tmp_path, tags=replace(OWN, turns_left="{turns} left"))
+    assert all(told_by_name(tags) == (tags != PAPER_BELIEF) for tags in EVERY.values()) and not told_by_name(OWN)
 
 
 def test_more_tasks_keep_those_that_were_done_and_are_chunks_of_their_own(tmp_path: Path, unbroken: dict[str, str]):

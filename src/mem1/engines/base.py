@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mem1.engines.chat_template import ChatTemplate
+from mem1.errors import UserError
 from mem1.records import VersionRun
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Sampling:
     session: int | None = None
     """Number that calls have in common between which the weights do not change, so that an engine may use again what it
     has computed (`new_session`); None: the call stands alone."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"temperature = {self.temperature!r}: give 0, which is greedy, or a number above it")
 
     def seeds_for(self, contexts: int) -> tuple[int, ...]:
         """Seeds in [0, 2**63), the only source of random numbers for each context.

@@ -127,7 +127,7 @@ class ServedModel(ModelServer, EngineConfig):
 
     def identity_of(self, engine: Any) -> str:
         """Tells the model and how it is called from others."""
-        return f"{self.model} by {engine.dialect},"
+        return engine.identity
 
     def notes(self, engine: Any) -> tuple[str, ...]:
         """For the user: how it is called and counted."""

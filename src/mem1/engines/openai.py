@@ -63,6 +63,11 @@ class OpenAIEngine:
         return cls(servers, config, dialect, codec, stop_strings)
 
     @property
+    def identity(self) -> str:
+        """Tells the model and how it is called from others."""
+        return f"{self._config.model} by {self.dialect},"
+
+    @property
     def spending(self) -> Spending:
         """Tokens and money spent so far."""
         return self._servers.spending

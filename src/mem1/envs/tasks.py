@@ -264,11 +264,7 @@ def must_exist(path: str, key: str, next_step: str) -> None:
 
 class _PlainTasks(Made, TasksConfig):
     def source(self, split: Split, tags: Tags) -> TaskSource:
-        made = self.make(split=split, tags=tags)
-        for name in ("tasks",) if hasattr(made, "environment") else ("tasks", "observe", "score"):
-            if not callable(getattr(made, name, None)):
-                raise UserError(f"tasks.kind = {self.kind!r}: {type(made).__name__} has no method {name}")
-        return as_source(made)
+        return as_source(self.make(split=split, tags=tags), where=f"tasks.kind = {self.kind!r}: ")
 
     @property
     def explains_tags(self) -> bool:
@@ -287,9 +283,18 @@ class _Both:
         return self.made.tasks(objectives=objectives, count=count, seed=seed)
 
 
-def as_source(thing: Any) -> TaskSource:
-    """A task source from one, or from an object with tasks, observe and score."""
+def as_source(thing: Any, where: str = "") -> TaskSource:
+    """A task source from one, or from an object with tasks, observe and score. Raises UserError for any other, with
+    `where` it comes from."""
+    for name in ("tasks",) if hasattr(thing, "environment") else ("tasks", "observe", "score"):
+        if not callable(getattr(thing, name, None)):
+            raise UserError(f"{where}{type(thing).__name__} has no method {name}")
     return thing if hasattr(thing, "environment") else _Both(thing)
+
+
+def source_name(source: TaskSource) -> str:
+    """The name of its class, for messages; of an object with tasks, observe and score, that of its own."""
+    return type(source.made if isinstance(source, _Both) else source).__name__
 
 
 def _section(thing: Any) -> Any:

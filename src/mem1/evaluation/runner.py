@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from typing import Any
 from mem1.configuration import plain
 from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
+from mem1.envs.tasks import source_name
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.store import Recorded, attempt_all, chunks, missing, read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
 from mem1.lock import alone_in
+from mem1.protocol import told_by_name
 from mem1.recipe.evaluation import Evaluation
 from mem1.records import Task, Trajectory
 from mem1.rollout import RolloutPort
@@ -76,7 +78,7 @@ def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]
     tasks: list[Task] = []
     while len(tasks) < count and drawn <= _DRAWN * count:
         try:
-            found = different(source.tasks(objectives=objectives, count=drawn, seed=config.seed))
+            found = different(_made(source, objectives=objectives, count=drawn, seed=config.seed))
         except UserError:
             if not tasks:
                 raise
@@ -86,9 +88,24 @@ def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]
         tasks, drawn = found, 2 * drawn
     if not tasks:
         raise UserError(
-            f"{type(source).__name__}.tasks returned no task of {objectives} objectives; {count} were asked for"
+            f"{source_name(source)}.tasks returned no task of {objectives} objectives; {count} were asked for"
         )
     return tasks[:count]
+
+
+def _made(source: TaskSource, *, objectives: int, count: int, seed: int) -> Sequence[Task]:
+    """What the source makes. Raises UserError unless it is a list of tasks of so many questions."""
+    found: Any = source.tasks(objectives=objectives, count=count, seed=seed)
+    said = f"{source_name(source)}.tasks returned"
+    if not isinstance(found, Sequence):
+        raise UserError(f"{said} a {type(found).__name__}; it returns a list of Task")
+    if wrong := [task for task in found if not isinstance(task, Task)]:
+        raise UserError(f"{said} {wrong[0]!r:.80}; it returns a list of Task")
+    if other := [task.objectives for task in found if task.objectives != objectives]:
+        raise UserError(
+            f"{said} a task of {other[0]} questions, not {objectives}, as asked for; give objectives = [{other[0]}]"
+        )
+    return found
 
 
 def evaluate(
@@ -267,9 +284,11 @@ def _jobs(sizes: Sequence[_Size], *, together: bool) -> list[_Job]:
 
 
 def _settings(rollout: RolloutPort, config: Evaluation) -> dict[str, Any]:
+    tags = rollout.dialogue.tags
     return {
         "context": rollout.context_name,
         "vocabulary": rollout.dialogue.name,
+        **({} if told_by_name(tags) else {"tags": asdict(tags)}),
         "budget": plain(rollout.budget),
         "temperature": config.temperature,
         "seed": config.seed,
