@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.scoring import contains, exact_match, exactly, f1, normalize, same, score_answers, split_answers
+from mem1.scoring import contains, exact_match, exactly, f1, labelled, normalize, same, score_answers, split_answers
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,46 @@ def test_an_exact_text_is_the_same_when_it_is_read_again(text: str):
         ("Q1 first; Q1 second", ["first", "", ""]),
         ("Q10 x", ["", "", ""]),
         ("Quito; Q Street", ["Quito", "Q Street", ""]),
+        ("Q1: Paris\nQ2: 1901\n**Q3**: Oslo", ["Paris", "1901", "Oslo"]),
+        ("Final answer: Q1\uff1a Paris; Q3 Oslo", ["Paris", "", "Oslo"]),
+        ("Q1 Paris; a city; Q2 1901", ["Paris", "1901", ""]),
+        ("Q1 Paris; a city; Oslo", ["Paris", "a city", "Oslo"]),
     ],
 )
 def test_answers_go_to_their_label_or_else_to_their_position(answer: str, pieces: list[str]):
     assert split_answers(answer, (1, 2, 3)) == pieces
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Q1 Moru Kest; Q2 14 March", "Q1 Moru Kest; Q2 14 March"),
+        ("Moru Kest", "Moru Kest"),
+        ("Here you are:\n\n**Q1**: Moru Kest\n- Q2: 14 March;\n\nAnything else?", "Q1: Moru Kest; Q2: 14 March"),
+        ("<think>\nQ1 may be Kest\n</think>\nQ1 Moru Kest", "Q1 Moru Kest"),
+        ("> Q10. a; Q11 b\nQuestions are hard", "Q10. a; Q11 b"),
+        ("Q1 \u2013 Moru Kest; Q2 \u2014 14 March", "Q1 Moru Kest; Q2 14 March"),
+        ("Q1 \u20135", "Q1 \u20135"),
+        ("\u2022 Q1: a\n\u2022 Q2: b", "Q1: a; Q2: b"),
+        ("1. Q1: a\n2) **Q2**: b", "Q1: a; Q2: b"),
+        ("Final answer: Q1 a; Q2 b", "Q1 a; Q2 b"),
+        ("`Q1 a; Q2 b`", "Q1 a; Q2 b"),
+        ("They are <answer>Q1 a; Q2 b</answer>", "Q1 a; Q2 b"),
+        ("| | answer |\n|---|---|\n| Q1 | a |\n| Q2 | b |", "Q1 | a; Q2 | b"),
+        ("### Q1:\n\na\n\n### Q2\nb\n\nAnything else?", "Q1: a; Q2 b"),
+        ("Q1 and Q2 are done.\nQ1: a\nQ2: b", "Q1: a; Q2: b"),
+        ("I read all; here they are.\n1. Q1: a\n2. Q2: b", "Q1: a; Q2: b"),
+        ("- Q1: C#\n* Q2: A-\n*Q3: b*", "Q1: C#; Q2: A-; Q3: b"),
+        ("Q1\uff1aOslo\nQ2\uff1a\nParis", "Q1\uff1aOslo; Q2\uff1a Paris"),
+        # what more than one reading has stays as it was
+        ("1. Q1: search for Kest\nQ1 a; Q2 b", "Q1 a; Q2 b; Q1: search for Kest"),
+        ("a; b\n1. Q1: found at once", "a; b\n1. Q1: found at once"),
+        ("| Q1 | Who? | a |", "| Q1 | Who? | a |"),
+        ("Q1:\nI looked for it\nand found a", "Q1:"),
+    ],
+)
+def test_answers_are_found_in_lines_too(said: str, answer: str):
+    assert labelled(said) == answer
 
 
 def test_scores_by_position_missing_answers_zero_surplus_ignored():
@@ -189,9 +225,18 @@ def test_scores_by_position_missing_answers_zero_surplus_ignored():
 
 def test_a_single_answer_may_hold_a_semicolon_or_begin_like_a_label():
     assert score_answers("Q1 Hamlet; Macbeth", [["Hamlet; Macbeth"]]).em == [1.0]
+    assert score_answers("It was in\nQ3 2021", [["It was in Q3 2021"]]).em == [1.0]
+    assert score_answers("- Q1: Oslo\nAnything else?", [["Oslo"]]).em == [1.0]
     assert score_answers("Q3 2021", [["Q3 2021"]]).em == score_answers("Q1 Q3 2021", [["Q3 2021"]]).em == [1.0]
     assert score_answers("Q1 Hamlet; Macbeth", [["Hamlet"]]).em == [1.0], "the first of two"
     assert score_answers("Q3 Rome; Q1 Oslo", [["Oslo"], ["Rome"]]).em == [1.0, 0.0]
+
+
+def test_an_answer_is_not_cut_where_a_gold_one_has_a_semicolon():
+    golds = [["Q", "AC;DC"], ["Paris"], ["Steins;Gate"]]
+    assert split_answers("Q1 AC;DC ; Q2 Paris; Q3 Steins;Gate", (1, 2, 3), golds) == ["AC;DC", "Paris", "Steins;Gate"]
+    assert score_answers("Q3: Steins;Gate\nQ1: AC;DC\nQ2: Paris", golds).em == [1.0, 1.0, 1.0]
+    assert score_answers("Q1 AC;DC; Q1 AC;DB; Q2 Paris; it is", golds).em == [1.0, 1.0, 0.0]
 
 
 def test_a_missing_answer_earns_nothing_even_where_the_gold_is_only_punctuation_or_articles():

@@ -14,6 +14,7 @@ What others score is a `number`, or an error that says what it is instead.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import string
@@ -30,7 +31,19 @@ from mem1.records import Metric, Task
 # \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*[:.)]?\s*")
+_LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*[:.)\uff1a]?\s*")
+_QUESTION = re.compile(r"Q\d{1,4}\b")
+_MARKS = " \t-*#>;"
+"""What may stand before a line of answers."""
+_HEAD = re.compile(r"(?:[-\s*#>;`|\u2022\u2023\u25e6\u00b7]|\d{1,4}[.)]\s|(?i:(?:final )?answers?:))+(?=Q\d{1,4}\b)")
+"""What may stand before a label too."""
+_CLOSED = "*`|"
+"""Marks that end what they begin."""
+_ENDS = " \t;"
+_ALONE = re.compile(r"Q\d{1,4}\s*[-:.)\uff1a\u2013\u2014]?")
+_SEVERAL = re.compile(r"Q\d{1,4}\s*(?:,|&|and\b|to\b|[-\u2013\u2014])\s*Q\d")
+_DASH = re.compile(r"(?:(?<=;)|^)(\s*Q\d{1,4})\s*[\u2013\u2014](?!\d)\s*")
+"""One that separates, and is no sign of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +140,82 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
 def split_answers(answer: str, labels: Sequence[int], golds: Sequence[Sequence[str]] = ()) -> list[str]:
     """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
-    A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position.
-    Missing answers are "", surplus ones are ignored, and of two answers to the same question the first counts. A single
-    question has no other labels, "Q3 2021" is its answer as it stands; nor is its answer cut where one of its `golds`,
-    a list of aliases for each question, has a semicolon.
+    A piece labelled "Qk" goes to the question with that label (`labelled`), an unlabelled one to the question at its
+    own position, if none is labelled so. Missing answers are "", surplus ones are ignored, and of two answers to the
+    same question the first counts. A single question has no other labels, "Q3 2021" is its answer as it stands; nor is
+    an answer cut where one of its `golds`, a list of aliases for each question, has a semicolon.
     """
+    if len(labels) > 1 or any(f"Q{label}" in answer for label in labels):
+        answer = labelled(answer)
+    uncut = {label for label, gold in zip(labels, golds, strict=False) if any(";" in alias for alias in gold)}
     answers: dict[int, str] = {}
-    whole = len(golds) == 1 and any(";" in gold for gold in golds[0])
-    for position, piece in enumerate([answer] if whole else answer.split(";")):
+    behind: dict[int, str] = {}
+    latest: int | None = None
+    for position, piece in enumerate([answer] if len(labels) == len(uncut) == 1 else answer.split(";")):
         match = _LABEL.match(piece)
         if match is not None and (len(labels) > 1 or int(match[1]) in labels):
-            answers.setdefault(int(match[1]), piece[match.end() :])
+            label = int(match[1])
+            latest = 0 if label in answers else label
+            answers.setdefault(label, piece[match.end() :])
+        elif latest in uncut:
+            answers[latest] += f";{piece}"
         elif position < len(labels):
-            answers.setdefault(labels[position], piece)
-    return [answers.get(label, "").strip() for label in labels]
+            (answers if latest is None else behind).setdefault(labels[position], piece)
+    return [(behind | answers).get(label, "").strip() for label in labels]
+
+
+def labelled(text: str) -> str:
+    """The labelled answers in a model's last message, in one line; a text without any, or in one line, as it is.
+
+    "Here you are:\\n**Q1**: Moru Kest\\n- Q2: 14 March"    ->    "Q1: Moru Kest; Q2: 14 March"
+
+    docs/bench.md lists the forms. Of two answers to a question the first counts; those behind numbers, bullets, bars
+    or "Answer:", as plans have them too, come after all others, and none counts beside a list without such marks.
+    """
+    said = text.rpartition("</think>")[2].strip()
+    if said.count("<answer>") == said.count("</answer>") == 1 and said.endswith("</answer>"):
+        said = said.removesuffix("</answer>").replace("<answer>", "\n").strip()
+    lines = [_bare(line.replace("**", "")) for line in said.splitlines()]
+    plain, behind, listed = list[str](), list[str](), False
+    for at, line in enumerate(lines):
+        begun = line if _QUESTION.match(line) else _behind_marks(line)
+        listed = listed or (begun is None and ";" in line and line[-1] not in ".!?:")  # else it is prose
+        if begun is None or (_SEVERAL.match(begun) and ";" not in begun):
+            continue
+        if _ALONE.fullmatch(label := begun.rstrip(f"{_MARKS}{_CLOSED}")):
+            begun = f"{label} {_below(lines[at + 1 :])}"
+        (plain if _QUESTION.match(line) else behind).append(_DASH.sub(r"\1 ", begun).rstrip(_ENDS))
+    return said if listed and not plain else "; ".join(plain + behind) or said
+
+
+def _bare(line: str) -> str:
+    """The line without the marks around it; "C#" and "A-" end in none."""
+    bare = line.lstrip(_MARKS)
+    return _closed(bare, line[: len(line) - len(bare)])
+
+
+def _closed(text: str, before: str) -> str:
+    return text.rstrip(_ENDS + "".join(mark for mark in _CLOSED if mark in before))
+
+
+def _behind_marks(line: str) -> str | None:
+    """The line from its label on; None: none begins it, it is a row of a table with more than one answer, or an answer
+    has labels in it."""
+    head = _HEAD.match(line)
+    if head is None:
+        return None
+    begun = _closed(line[head.end() :], head[0])
+    row = "|" in head[0] and begun.count("|") != 1
+    return None if row or any(len(_QUESTION.findall(piece)) > 1 for piece in begun.split(";")) else begun
+
+
+def _below(lines: Sequence[str]) -> str:
+    """The only line between a label and the next label, or the next empty line; "": there is none, or more."""
+    first = next((at for at, line in enumerate(lines) if line), len(lines))
+    found = list(
+        itertools.takewhile(lambda line: line and not (_QUESTION.match(line) or _HEAD.match(line)), lines[first:])
+    )
+    return found[0] if len(found) == 1 and ";" not in found[0] else ""
 
 
 def answers_given(answer: str, task: Task) -> list[str]:

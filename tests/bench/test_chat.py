@@ -17,7 +17,7 @@ from mem1.bench.results import Spent
 from mem1.bench.running import Call, Journal
 from mem1.bench.scripted import estimates, scripted_chat, scripted_player
 from mem1.bench.suites import Drawing
-from mem1.bench.tools import Tools, answers_in
+from mem1.bench.tools import Tools
 from mem1.engines.servers import EngineFailed, Refused
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
@@ -128,36 +128,6 @@ class TestTheTool:
 
         attempt(ChatPlayer("m", {}, lambda drawn, memory: complete), "masked(1)")
         assert {tool["function"]["name"] for tools in offered for tool in tools} == {"search"}
-
-
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        ("Q1 Moru Kest; Q2 14 March", "Q1 Moru Kest; Q2 14 March"),
-        ("Moru Kest", "Moru Kest"),
-        ("Here you are:\n\n**Q1**: Moru Kest\n- Q2: 14 March;\n\nAnything else?", "Q1: Moru Kest; Q2: 14 March"),
-        ("<think>\nQ1 may be Kest\n</think>\nQ1 Moru Kest", "Q1 Moru Kest"),
-        ("> Q10. a; Q11 b\nQuestions are hard", "Q10. a; Q11 b"),
-        ("Q1 \u2013 Moru Kest; Q2 \u2014 14 March", "Q1 Moru Kest; Q2 14 March"),
-        ("Q1 \u20135", "Q1 \u20135"),
-        ("\u2022 Q1: a\n\u2022 Q2: b", "Q1: a; Q2: b"),
-        ("1. Q1: a\n2) **Q2**: b", "Q1: a; Q2: b"),
-        ("Final answer: Q1 a; Q2 b", "Q1 a; Q2 b"),
-        ("`Q1 a; Q2 b`", "Q1 a; Q2 b"),
-        ("They are <answer>Q1 a; Q2 b</answer>", "Q1 a; Q2 b"),
-        ("| | answer |\n|---|---|\n| Q1 | a |\n| Q2 | b |", "Q1 | a; Q2 | b"),
-        ("### Q1:\n\na\n\n### Q2\nb\n\nAnything else?", "Q1: a; Q2 b"),
-        ("Q1 and Q2 are done.\nQ1: a\nQ2: b", "Q1: a; Q2: b"),
-        ("I read all; here they are.\n1. Q1: a\n2. Q2: b", "Q1: a; Q2: b"),
-        # what more than one reading has stays as it was
-        ("1. Q1: search for Kest\nQ1 a; Q2 b", "Q1 a; Q2 b; Q1: search for Kest"),
-        ("a; b\n1. Q1: found at once", "a; b\n1. Q1: found at once"),
-        ("| Q1 | Who? | a |", "| Q1 | Who? | a |"),
-        ("Q1:\nI looked for it\nand found a", "Q1:"),
-    ],
-)
-def test_answers_are_found_in_lines_too(said: str, answer: str):
-    assert answers_in(said) == answer
 
 
 class TestFailures:

@@ -1147,7 +1147,9 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("scoring.py", ("test_scoring.py", "tasks/test_labels.py")): (
         ("common = sum((Counter(predicted) & Counter(gold)).values())", "common = len(set(predicted) & set(gold))"),
-        ("answers.setdefault(int(match[1]), piece", "answers.__setitem__(int(match[1]), piece"),
+        ("answers.setdefault(label, piece", "answers.__setitem__(label, piece"),
+        ("(answers if latest is None else behind)", "answers"),
+        ("latest = 0 if label in answers else label", "latest = label"),
         ("labels[position], piece", "position + 1, piece"),
         ("max((_f1(predicted,", "min((_f1(predicted,"),
         ("_matched(scorer, p, g) if p else 0.0", "_matched(scorer, p, g)"),

@@ -33,7 +33,7 @@ from mem1.agent.tools import Tool
 from mem1.bench.results import Attempt, Spent, digest_of
 from mem1.bench.running import Call, Journal, Played, outline
 from mem1.bench.suites import Drawn
-from mem1.bench.tools import Tools, answers_in
+from mem1.bench.tools import Tools
 from mem1.engines.servers import EngineFailed, ModelServer, Refused
 from mem1.errors import UserError
 from mem1.evaluation.report.token_attribution import Piece, TurnPieces
@@ -127,7 +127,8 @@ class ChatPlayer:
             raise error
         if asked.cut_off:
             return None
-        answer = tools.answer if tools.answer or drawn.action == ACT else answers_in(answer)
+        if tools.answer or drawn.action == ACT:
+            answer = tools.answer
         right = (0.0,) * task.objectives
         if answer:
             right = _per_objective(drawn.environment.score(task, answer).metrics["em"])

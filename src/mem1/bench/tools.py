@@ -9,8 +9,6 @@ first, so that the same replies always get the same results.
 
 from __future__ import annotations
 
-import itertools
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,15 +20,6 @@ from mem1.net.exchange import one_line, read_json
 from mem1.protocol import ACT
 from mem1.records import Ended, Task
 
-_LABEL = re.compile(r"Q\d{1,4}\b")
-_MARKS = " \t-*#>;"
-"""What stands around a line of answers."""
-_HEAD = re.compile(r"(?:[-\s*#>;`|\u2022\u2023\u25e6\u00b7]|\d{1,4}[.)]\s|(?i:(?:final )?answers?:))+(?=Q\d{1,4}\b)")
-"""What may stand before a label too."""
-_ALONE = re.compile(r"Q\d{1,4}\s*[-:.)\u2013\u2014]?")
-_SEVERAL = re.compile(r"Q\d{1,4}\s*(?:,|&|and\b|to\b|[-\u2013\u2014])\s*Q\d")
-_DASH = re.compile(r"(?:(?<=;)|^)(\s*Q\d{1,4})\s*[\u2013\u2014](?!\d)\s*")
-"""One that separates, and is no sign of a number."""
 _SEARCH = ("search", "query", "Searches the passages.", "A few words.", ("search", "searches"))
 _ACT = ("act", "action", "Takes one action in the shop.", "search[words] or click[text].", ("action", "actions"))
 
@@ -113,50 +102,6 @@ class Tools:
         if self.left == 0 and self._kind != ACT:
             return f"No {self._nouns[1]} are left; your answers are due now"
         return f"{self.left} {self._nouns[self.left != 1]} left"
-
-
-def answers_in(text: str) -> str:
-    """The labelled answers in a model's last message, in one line; a text without any, or in one line, as it is.
-
-    "Here you are:\\n**Q1**: Moru Kest\\n- Q2: 14 March"    ->    "Q1: Moru Kest; Q2: 14 March"
-
-    docs/bench.md lists the forms. Of two answers to a question the first counts; those behind numbers, bullets, bars
-    or "Answer:", as plans have them too, come after all others, and none counts beside a list without such marks.
-    """
-    said = text.rpartition("</think>")[2].strip()
-    if said.count("<answer>") == said.count("</answer>") == 1 and said.endswith("</answer>"):
-        said = said.removesuffix("</answer>").replace("<answer>", "\n").strip()
-    lines = [line.replace("**", "").strip(_MARKS) for line in said.splitlines()]
-    plain, behind, listed = list[str](), list[str](), False
-    for at, line in enumerate(lines):
-        begun = line if _LABEL.match(line) else _behind_marks(line)
-        listed = listed or (begun is None and ";" in line and line[-1] not in ".!?:")  # else it is prose
-        if begun is None or (_SEVERAL.match(begun) and ";" not in begun):
-            continue
-        if _ALONE.fullmatch(begun):
-            begun = f"{begun} {_below(lines[at + 1 :])}"
-        (plain if _LABEL.match(line) else behind).append(_DASH.sub(r"\1 ", begun).rstrip(f"{_MARKS}`|"))
-    return said if listed and not plain else "; ".join(plain + behind) or said
-
-
-def _behind_marks(line: str) -> str | None:
-    """The line from its label on; None: none begins it, it is a row of a table with more than one answer, or an answer
-    has labels in it."""
-    head = _HEAD.match(line)
-    if head is None:
-        return None
-    begun = line[head.end() :].rstrip(f"{_MARKS}`|")
-    row = "|" in head[0] and begun.count("|") != 1
-    return None if row or any(len(_LABEL.findall(piece)) > 1 for piece in begun.split(";")) else begun
-
-
-def _below(lines: Sequence[str]) -> str:
-    """The only line between a label and the next label, or the next empty line; "": there is none, or more."""
-    first = next((at for at, line in enumerate(lines) if line), len(lines))
-    found = list(
-        itertools.takewhile(lambda line: line and not (_LABEL.match(line) or _HEAD.match(line)), lines[first:])
-    )
-    return found[0] if len(found) == 1 and ";" not in found[0] else ""
 
 
 def _arguments(completion: Mapping[str, Any], name: str, parameter: str) -> list[str]:

@@ -18,7 +18,7 @@ from mem1.agent.tools import ToolFailed
 from mem1.bench.results import CANARY, TASKS, Attempt, Result, Spent
 from mem1.bench.scores import cell_weights
 from mem1.bench.suites import Drawn, native_tasks
-from mem1.bench.tools import Tools, answers_in
+from mem1.bench.tools import Tools
 from mem1.errors import UserError
 from mem1.messages import Bounds
 from mem1.protocol import ACT
@@ -183,7 +183,7 @@ def right(suite: str, seed: int, families: str) -> Scorer:
 def _answer(state: TaskState) -> str:
     """The last message, unless it calls the tool."""
     unanswered = not state.output.choices or state.output.message.tool_calls
-    return "" if unanswered or state.store.get(_OVER) else answers_in(state.output.completion)
+    return "" if unanswered or state.store.get(_OVER) else state.output.completion
 
 
 def result_of(log: EvalLog) -> Result:

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from mem1.api import load_recipe
-from mem1.bench.tools import answers_in
 from mem1.envs.base import Action
 from mem1.errors import UserError
 from mem1.messages import RECALL_TOOL, Memory
@@ -99,7 +98,7 @@ class RecipeTask(vf.Task[RecipeData, Progress]):
 
     @vf.reward
     async def scored(self, trace: vf.Trace) -> float:
-        answer = trace.state.answer or answers_in(trace.last_reply)
+        answer = trace.state.answer or trace.last_reply
         outcome = self.source.environment.score(task_from_json(self.data.ours), answer)
         for name, value in outcome.metrics.items():
             values = value if isinstance(value, tuple) else (value,)
