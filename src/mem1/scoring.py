@@ -85,6 +85,9 @@ _REWRITES: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"(?<=[-+$€£¥₹]) (?=\d)|(?<=\d) (?=[^\W\d_]|[%‰°])"), ""),
     (re.compile(r"(?<=\w)[.,;:](?= |$)|(?<=[^\W\d_])[!?](?= |$)"), ""),
 )
+_AROUND = "\"'` "
+_FULL_STOP = re.compile(r"(?<=[^.])\.$")
+"""At the end of an answer, behind a sign, too."""
 _LEADING = re.compile(r"(?:an?|the) (?!(?:an?|the)\b)")
 
 
@@ -97,7 +100,7 @@ def exactly(text: str) -> str:
     plain = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in plain)
     for pattern, by in _REWRITES:
         plain = pattern.sub(by, plain.strip())
-    plain = plain.strip("\"'` ") or plain
+    plain = _FULL_STOP.sub("", plain.strip(_AROUND)).strip(_AROUND) or plain
     return _LEADING.sub("", plain, count=1) if _LEADING.match(plain) else plain
 
 

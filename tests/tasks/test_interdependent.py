@@ -377,8 +377,10 @@ def test_a_comparison_of_real_answers_is_by_the_alphabet():
         (("1901",), ("Bo",)),
         (("The Bo",), ("Cy", "Ulf")),
         (("Bo",), ("bo",)),
+        (("Z\u00fcrich",), ("Zwolle",)),
+        (("S\u00f8ren",), ("Stephen",)),
     ],
-    ids=["aliases disagree", "no name", "a number", "its article decides", "the same"],
+    ids=["aliases disagree", "no name", "a number", "its article decides", "the same", "an accent", "another letter"],
 )
 def test_answers_that_the_alphabet_does_not_tell_apart_are_not_compared(one: tuple[str, ...], other: tuple[str, ...]):
     pair = LinkedQuestions([question("a", "who is a", *one), question("b", "who is b", *other)])

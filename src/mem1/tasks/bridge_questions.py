@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,11 +161,18 @@ def compared(one: Question, other: Question) -> Draft | None:
 
 
 def _ordered(name: str) -> bool:
-    """Whether the name has a clear place in the alphabet: it begins with A to Z and is not yes or no."""
+    """Whether the name has a clear place in the alphabet: it begins with A to Z, has no letters but these, accents
+    apart, and is not yes or no."""
     key = normalize(name)
-    return key not in _NOT_NAMES and key[:1].isascii() and key[:1].isalpha()
+    latin = all(c.isascii() for c in _without_accents(name) if c.isalpha())
+    return key not in _NOT_NAMES and key[:1].isascii() and key[:1].isalpha() and latin
 
 
-def _keys(name: str) -> tuple[str, str]:
-    """Sort keys with and without the article, as either may be compared."""
-    return name.casefold(), normalize(name)
+def _keys(name: str) -> tuple[str, ...]:
+    """Sort keys with and without the article, and with and without accents, as either may be compared."""
+    plain = _without_accents(name)
+    return name.casefold(), normalize(name), plain.casefold(), normalize(plain)
+
+
+def _without_accents(name: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
