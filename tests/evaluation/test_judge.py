@@ -175,16 +175,41 @@ def test_a_judge_that_recovers_is_heard_and_waits_lie_between():
 
 
 def test_a_refusal_is_not_repeated():
-    with chat_server(lambda *_: Reply(status=401)) as server:
-        assert judge_at(server.url)([RIGHT]) == [Verdict(None, "status 401 Unauthorized")]
+    with chat_server(lambda *_: Reply(status=401, body=b"no key")) as server:
+        assert judge_at(server.url)([RIGHT]) == [Verdict(None, "status 401 Unauthorized (no key)")]
     assert len(server.requests) == 1
+
+
+def test_what_the_models_server_refuses_is_renamed_or_left_out():
+    def newer(body: dict[str, Any], number: int) -> Reply:
+        if "max_tokens" in body:
+            said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
+        elif "temperature" in body:
+            said = "Unsupported value: 'temperature' does not support 0 with this model."
+        else:
+            return honest(body)
+        return Reply(body=json.dumps({"error": {"message": said}}).encode(), status=400)
+
+    with chat_server(newer) as server:
+        judge = judge_at(server.url, max_tokens=99, threads=1)
+        assert judge([RIGHT, WRONG]) == [Verdict(True), Verdict(False)]
+    assert len(server.requests) == 4, "each is refused once"
+    assert server.requests[-1].keys() == {"model", "messages", "max_completion_tokens"}
+    assert server.requests[-1]["max_completion_tokens"] == 99
+    with chat_server(lambda *_: Reply(body=b"no such model", status=404)) as server:
+        assert judge_at(server.url)([RIGHT]) == [Verdict(None, "status 404 Not Found (no such model)")]
+
+
+def test_the_judge_reads_letters_and_no_escapes():
+    _, user = judge_messages(JudgedAnswer("\u4e2d\u56fd?", ("Z\u00fcrich",), "\ud800"))
+    assert user["content"] == '{"question": "\u4e2d\u56fd?", "gold_answers": ["Z\u00fcrich"], "answer": "?"}'
 
 
 def test_a_judge_that_never_replies_is_given_up_and_asked_again_the_next_time():
     many = [replace(WRONG, prediction=str(i)) for i in range(40)]
-    with chat_server(lambda *_: Reply(status=401)) as server:
+    with chat_server(lambda *_: Reply(status=401, body=b"no key")) as server:
         judge = judge_at(server.url, threads=1)
-        assert [v.why for v in judge(many)] == ["status 401 Unauthorized"] * 16 + [GIVEN_UP] * 24
+        assert [v.why for v in judge(many)] == ["status 401 Unauthorized (no key)"] * 16 + [GIVEN_UP] * 24
         judge(many[:1])
     assert len(server.requests) == 17
 

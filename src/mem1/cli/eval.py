@@ -56,7 +56,8 @@ def command(
     recipe = speaks.applied(recipe)
     judge = None
     if recipe.judge is not None:
-        server = JudgeServer(base_url=recipe.judge.url, model=recipe.judge.model)
+        asked = recipe.judge
+        server = JudgeServer(base_url=asked.url, model=asked.model, max_tokens=asked.max_tokens)
         judge = Judge(server, verdicts=Verdicts(out and out / "verdicts.jsonl", model=server.model))
     source = recipe.tasks.source("evaluation", speaks.tags)
     work_begins()

@@ -33,6 +33,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from mem1.agent.refusals import Taken
+from mem1.engines.servers import Refused
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Judged, Row, em_by_question, task_of
 from mem1.evaluation.store import write_row
@@ -40,11 +42,12 @@ from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
 from mem1.net.threads import in_parallel
+from mem1.recipe.evaluation import VERDICT_TOKENS
 from mem1.records import Trajectory
-from mem1.sanitize import CONTROL_TOKENS, break_tokens
+from mem1.sanitize import CONTROL_TOKENS, break_tokens, sound_text
 from mem1.scoring import answers_given
 
-JUDGE_VERSION = "2"
+JUDGE_VERSION = "3"
 """Increased with every change of the prompt; answers with verdicts of another version are judged again."""
 
 _RULES = """\
@@ -83,12 +86,12 @@ def judge_messages(answer: JudgedAnswer) -> list[dict[str, str]]:
     """The messages of a chat request: the rules with the code, then the data."""
     # a server would interpret the control tokens of chat templates in any string
     question, prediction, *golds = (
-        break_tokens(text, CONTROL_TOKENS) for text in (answer.question, answer.prediction, *answer.golds)
+        sound_text(break_tokens(text, CONTROL_TOKENS)) for text in (answer.question, answer.prediction, *answer.golds)
     )
     data = {"question": question, "gold_answers": golds, "answer": prediction}
     return [
         {"role": "system", "content": _RULES.format(code=answer.code)},
-        {"role": "user", "content": json.dumps(data)},
+        {"role": "user", "content": json.dumps(data, ensure_ascii=False)},
     ]
 
 
@@ -132,7 +135,7 @@ class JudgeServer:
     model: str
     timeout_s: float = 60.0
     """Time limit of one attempt at a request."""
-    max_tokens: int = 1024
+    max_tokens: int = VERDICT_TOKENS
     """Token limit of a reply; a verdict has about 30, a model that reasons first needs more."""
     threads: int = 8
     """Answers judged concurrently."""
@@ -166,6 +169,9 @@ class Judge:
         self._verdicts = verdicts or Verdicts(None, model=server.model)
         self._retry = retry or Retry()
         self._silent = 0
+        self._taken = Taken(server.address, {"max_tokens": server.max_tokens})
+        self._temperature: int | None = 0
+        """None: a server that takes only its own, as those of models that reason do."""
         key = read_key(KEY_VARIABLE)
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
@@ -198,23 +204,38 @@ class Judge:
     def _judge(self, client: Any, answer: JudgedAnswer) -> Verdict:
         if self._silent >= _GIVEN_UP_AFTER:
             return Verdict(None, GIVEN_UP)
-        body = {
-            "model": self.server.model,
-            "messages": judge_messages(answer),
-            "temperature": 0,
-            "max_tokens": self.server.max_tokens,
-        }
         try:
-            reply = self._retry(lambda: self._reply(client, json.dumps(body).encode("ascii")))
+            reply = self._asked(client, answer)
         except TryFailed as error:
             self._silent += 1
-            return Verdict(None, str(error))
+            return Verdict(None, error.quoted if error.for_good else str(error))
         self._silent = 0
         correct = read_verdict(reply, answer)
         if correct is None:
             return Verdict(None, NOT_IN_ITS_FORM)
         self._verdicts.put(answer, correct)
         return Verdict(correct)
+
+    def _asked(self, client: Any, answer: JudgedAnswer) -> str:
+        """The text of the reply to a request without what the server refuses of it. Raises TryFailed."""
+        while True:
+            request = {
+                "model": self.server.model,
+                "messages": judge_messages(answer),
+                "temperature": self._temperature,
+                "max_tokens": self.server.max_tokens,
+            }
+            sent = self._taken.part(request)
+            try:
+                return self._retry(partial(self._reply, client, json.dumps(sent).encode("ascii")))
+            except TryFailed as error:
+                if error.status == 400 and "temperature" in sent and "temperature" in error.detail:
+                    self._temperature = None
+                    continue
+                try:
+                    self._taken.learn(sent, Refused(str(error), status=error.status, detail=error.detail))
+                except Refused:
+                    raise error from None
 
     def _reply(self, client: Any, body: bytes) -> str:
         """The text of the reply. Raises TryFailed."""

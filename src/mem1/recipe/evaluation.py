@@ -12,7 +12,10 @@ from typing import Literal
 from pydantic import Field
 
 from mem1.configuration import Config
-from mem1.configuration.model import MOST_TASKS, GreedyOrWarm, Seed, Sizes
+from mem1.configuration.model import MOST_TASKS, MOST_TOKENS, GreedyOrWarm, Seed, Sizes
+
+VERDICT_TOKENS = 1024
+"""Enough for a verdict, of which about 30 are its own, and a short thought."""
 
 
 class Evaluation(Config):
@@ -45,6 +48,8 @@ class JudgeConfig(Config):
     """Base address of a server that speaks OpenAI's chat protocol; its key is read from MEM1_JUDGE_API_KEY."""
     model: str
     """The judge's name on the server."""
+    max_tokens: int = Field(default=VERDICT_TOKENS, ge=1, le=MOST_TOKENS)
+    """Token limit of a verdict; a model that reasons first may need more."""
 
 
 RuleName = Literal[
