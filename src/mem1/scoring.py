@@ -20,7 +20,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -266,6 +266,15 @@ def number(value: Any) -> float:
         if not shape and math.isfinite(plain):
             return plain if type(plain) is int else float(plain)
     raise ValueError(f"{' '.join(repr(value).split())[:80]}, not a finite number")
+
+
+def check_metrics(names: Iterable[str], taken: Collection[str]) -> None:
+    """Raises UserError where the metric of an environment has a name that is `taken` by a number of mem1's own."""
+    if clash := sorted(set(names) & set(taken)):
+        raise UserError(
+            f"the environment's metric {clash[0]!r} has the name of a number that mem1 measures itself "
+            "(docs/metrics.md); give it another name"
+        )
 
 
 def measurement(value: Any) -> Metric:

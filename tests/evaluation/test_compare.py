@@ -85,6 +85,18 @@ def test_any_number_of_a_trajectory_can_be_compared():
     assert values_by_task([run([0, 0, 0], order=[2, 0, 1])], lambda t: t.seconds) == [[2, 0, 1]]
 
 
+def test_a_metric_of_an_attempt_as_a_whole_is_compared():
+    def whole(*scores: float) -> list[Trajectory]:
+        two = [Question(id=name, text=f"Who {name}?", answers=("A",)) for name in "ab"]
+        return [
+            replace(t, task=replace(t.task, questions=tuple(two)), metrics={"em": t.reward})
+            for t in run(scores)
+            if t.task
+        ]
+
+    assert difference(whole(0.5, 1.0), whole(0.0, 0.5)).value == 0.5
+
+
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [

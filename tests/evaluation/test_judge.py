@@ -365,6 +365,12 @@ def test_a_row_says_what_was_judged_and_how_far_it_agrees():
     assert len(server.requests) == 5
 
 
+def test_a_judge_agrees_with_nothing_where_exact_match_is_not_measured():
+    with chat_server(honest) as server:
+        found = judged([replace(ATTEMPTS[0], metrics={"helpful": 0.9})], judge_at(server.url))
+    assert (found.correct, found.judged, found.agreement, found.kappa) == (2 / 3, 1.0, None, None)
+
+
 def test_a_judge_that_is_away_judges_the_missing_answers_alone():
     found = judged(ATTEMPTS[:2], judge_at("http://127.0.0.1:9"))
     assert (found.correct, found.judged) == (0.0, 1 / 6)

@@ -14,15 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import (
     Row,
     appended_peak_tokens,
     appended_tokens,
+    bounds,
+    by_question,
     contained,
     dependency,
     duplicate_searches,
     em_by_depth,
+    em_by_question,
     exact_match,
     f1,
     peak_tokens,
@@ -228,6 +232,35 @@ def test_exact_match_by_depth_is_over_all_questions_of_a_depth():
     assert em_by_depth([chained(1.0, 1.0, 1.0, 1.0), chained()]) == {"0": 0.5, "1": 0.5, "2": 0.5}
     by_row = summarize([chained(1.0, 0.0, 0.0, 1.0)], policy="p", context="c", objectives=4).em_by_depth
     assert by_row == {"0": 1.0, "1": 0.0, "2": 0.0}
+
+
+def test_exact_match_that_is_not_measured_is_null_and_not_zero():
+    helpful = dataclasses.replace(chained(), metrics={"helpful": 0.9}, ended=Ended.ANSWERED, reward=0.9)
+    assert by_question([helpful]) is None and em_by_depth([helpful, helpful]) is None
+    # where others have it, one without is wrong; and so are all that were never scored
+    assert by_question([helpful, chained(1.0, 1.0, 1.0, 1.0)]) == [(0.0,) * 4, (1.0,) * 4]
+    assert by_question([chained(), NEVER_CALLED]) == [(0.0,) * 4, (0.0,) * 2]
+    with pytest.raises(UserError, match=r"exact match is not measured here; .* \(the attempts have helpful\)"):
+        em_by_question(helpful)
+
+
+def test_a_metric_of_an_attempt_as_a_whole_has_an_interval_too():
+    whole = [dataclasses.replace(CONSTANT, metrics={"em": value}) for value in (0.0, 0.5, 1.0)]
+    found = row(*whole)
+    assert (found.em, found.em_low, found.em_high) == (0.5, *mean_interval([0.0, 0.5, 1.0]))
+    assert bounds(whole) == (0.0, 1.0)
+    per_cent = row(*(dataclasses.replace(CONSTANT, metrics={"em": value}) for value in (50.0, 60.0)))
+    assert (per_cent.em_low, per_cent.em_high) == mean_interval([50.0, 60.0], within=None)
+
+
+@pytest.mark.parametrize(
+    "metrics", [{"turns": 42.0}, {"a": (1.0, 1.0), "a_high": 2.0}], ids=["a row's", "an interval's"]
+)
+def test_a_metric_with_the_name_of_one_of_a_row_is_named(metrics: dict):
+    with pytest.raises(
+        UserError, match=r"the environment's metric '(turns|a_high)' has the name of a number that mem1"
+    ):
+        row(dataclasses.replace(CONSTANT, metrics=metrics))
 
 
 def test_there_are_no_depths_where_no_question_depends_on_another():

@@ -1143,7 +1143,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return len(queries) - len(set(queries))", "return len(set(queries))"),
         ("[t.seconds for t in trajectories], 95)", "[t.seconds for t in trajectories], 90)"),
         ("solved_per_task = objectives * _mean(em)", "solved_per_task = _mean(em)"),
-        ('trajectory.per_objective("em") or (0.0,) * len(depths)', 'trajectory.per_objective("em")'),
+        ("[values or (0.0,) * n for", "[values for"),
+        ("measured = any(found) or all(", "measured = all("),
     ),
     ("scoring.py", ("test_scoring.py", "tasks/test_labels.py")): (
         ("common = sum((Counter(predicted) & Counter(gold)).values())", "common = len(set(predicted) & set(gold))"),

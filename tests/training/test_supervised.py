@@ -27,6 +27,7 @@ from mem1.dialogue import TagDialogue
 from mem1.engines.chat_template import ChatTemplate
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.evaluation.judge import JudgedAnswer, Verdicts
 from mem1.model_folder import asset
 from mem1.policy.policy import Policy, load_policy, make_policy
 from mem1.policy.protocol import ResolvedProtocol
@@ -41,7 +42,7 @@ from mem1.rollout import Budget
 from mem1.run_folder import read_metrics
 from mem1.training.logprobs import completion_logprobs
 from mem1.training.ranks.optimizers import adamw, muon
-from mem1.training.recorded import Recorded, read_recorded
+from mem1.training.recorded import Recorded, read_recorded, recorded_files
 from mem1.training.train import Progress, train
 from mem1.trajectory_files import append_trajectories, read_trajectories, write_trajectories
 
@@ -238,6 +239,12 @@ def recipe(trajectories: str, **keys: Any) -> Recipe:
 
 
 run = partial(train, command=["mem1"])
+
+
+def test_the_verdicts_of_a_judge_beside_attempts_are_none(file: Path):
+    write_trajectories(file, attempts(STAND_IN))
+    Verdicts(file.with_name("verdicts.jsonl"), model="m").put(JudgedAnswer("Who?", ("Mira",), "Mira"), True)
+    assert recorded_files(Sft(steps=1, trajectories=(str(file.with_name("*.jsonl")),))) == [file]
 
 
 class TestRuns:

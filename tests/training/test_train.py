@@ -637,4 +637,6 @@ def test_what_attempts_did_is_counted_by_turn():
     assert found["searches"] == 1.0 and found["valid_actions"] == 3 / 5 and found["malformed"] == 1 / 5
     assert found["answer_tokens"] == 3.0 and found["state_tokens"] == 5.0
     shop = attempt_metrics([Trajectory(turns=(turn("act"),), ended=Ended.OUT_OF_TURNS, reward=0.0)])
+    with pytest.raises(UserError, match="the environment's metric 'turns' has the name of a number"):
+        attempt_metrics([replace(right, reward=0.0, metrics={"turns": 3.0})])
     assert "searches" not in shop and shop["valid_actions"] == 1.0 and shop["answer_tokens"] is None

@@ -46,7 +46,7 @@ def command(
     from mem1.cli.progress import JudgeBar
     from mem1.engines.codec import SAMPLE, check_words
     from mem1.evaluation.agents import open_agent
-    from mem1.evaluation.judge import Judge, JudgeServer, Verdicts, judge_rows
+    from mem1.evaluation.judge import VERDICTS, Judge, JudgeServer, Verdicts, judge_rows
     from mem1.evaluation.store import write_made_by
     from mem1.lock import alone_in
     from mem1.policy.protocol import resolve
@@ -58,7 +58,7 @@ def command(
     if recipe.judge is not None:
         asked = recipe.judge
         server = JudgeServer(base_url=asked.url, model=asked.model, max_tokens=asked.max_tokens)
-        judge = Judge(server, verdicts=Verdicts(out and out / "verdicts.jsonl", model=server.model))
+        judge = Judge(server, verdicts=Verdicts(out and out / VERDICTS, model=server.model))
     source = recipe.tasks.source("evaluation", speaks.tags)
     work_begins()
     agent = open_agent(recipe, machine(invocation))

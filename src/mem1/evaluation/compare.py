@@ -82,8 +82,8 @@ def paired_difference(
 def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> list[list[float | Sequence[float]]]:
     """Entry `[r][t]` is the measure of run r on task t, in the order of the first run's tasks.
 
-    A measure per question is averaged if the tasks differ in their number of questions. Raises UserError if a run has
-    other tasks than the first, a task twice, or none.
+    A measure per question is averaged if the tasks differ in their number of questions or of values. Raises UserError
+    if a run has other tasks than the first, a task twice, or none.
     """
     by_task = [_by_task(run, number) for number, run in enumerate(runs, start=1)]
     for number, run in enumerate(by_task[1:], start=2):
@@ -95,7 +95,8 @@ def values_by_task(runs: Sequence[Sequence[Trajectory]], measure: Measure) -> li
             if run[name][0] != task:
                 raise UserError(f"task {name!r} of run {number} differs from that of run 1; {_SAME}")
     values = [[measure(run[name][1]) for name in by_task[0]] for run in by_task]
-    if len({np.shape(value) for run_values in values for value in run_values}) > 1:
+    shapes = {np.shape(value) for run_values in values for value in run_values}
+    if shapes not in ({()}, {(task.objectives,) for task, _ in by_task[0].values()}):
         return [[float(np.mean(value)) for value in run_values] for run_values in values]
     return values
 

@@ -36,7 +36,7 @@ from typing import Any
 from mem1.agent.refusals import Taken
 from mem1.engines.servers import Refused
 from mem1.errors import UserError
-from mem1.evaluation.metrics import Judged, Row, em_by_question, task_of
+from mem1.evaluation.metrics import Judged, Row, by_question, task_of
 from mem1.evaluation.store import write_row
 from mem1.jsonl import append_objects, drop_cut_line, read_objects
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
@@ -63,6 +63,8 @@ of the answer to another question, which you are not shown; grade by the gold an
 Reply with exactly one JSON object and nothing else: {{"code": "{code}", "correct": true}} or \
 {{"code": "{code}", "correct": false}}"""
 
+VERDICTS = "verdicts.jsonl"
+"""Name of the file with the verdicts of an evaluation, beside its trajectories."""
 _FENCE, _THOUGHT_END = "```", "</think>"
 
 
@@ -336,13 +338,14 @@ def judged(
 ) -> Judged:
     """The judge's opinion of every answer of every attempt; a missing answer is wrong, as for exact match."""
     verdicts = judge([answer for trajectory in trajectories for answer in answers(trajectory)], on_reply=on_reply)
-    em = [bool(score) for trajectory in trajectories for score in em_by_question(trajectory)]
-    pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=True) if v.correct is not None]
+    found = [v.correct for v in verdicts if v.correct is not None]
+    em = [bool(score) for of_attempt in by_question(trajectories) or () for score in of_attempt]
+    pairs = [(v.correct, e) for v, e in zip(verdicts, em, strict=bool(em)) if v.correct is not None]
     return Judged(
         model=judge.server.model,
         version=JUDGE_VERSION,
-        correct=_share([correct for correct, _ in pairs]),
-        judged=len(pairs) / len(verdicts),
+        correct=_share(found),
+        judged=len(found) / len(verdicts),
         agreement=_share([correct == e for correct, e in pairs]),
         kappa=kappa(pairs),
         failures=dict(Counter(verdict.why for verdict in verdicts if verdict.correct is None).most_common()),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from mem1.errors import UserError
 from mem1.evaluation.fact_retention import fidelity
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.tokens import (
@@ -31,7 +32,7 @@ from mem1.evaluation.tokens import (
 )
 from mem1.protocol import ACT, MALFORMED, SEARCH
 from mem1.records import Ended, Task, Trajectory
-from mem1.scoring import SQUAD, answers_given, contains, exact_match, f1, normalize, score_answers
+from mem1.scoring import SQUAD, answers_given, check_metrics, contains, exact_match, f1, normalize, score_answers
 from mem1.tasks.compose import question_keys
 
 OF_TIME = frozenset({"seconds", "seconds_p95"})
@@ -50,9 +51,9 @@ class Judged:
     judged: float
     """Share of all answers that have a verdict, in [0, 1]; the others count neither as right nor as wrong."""
     agreement: float | None
-    """Share of the verdicts equal to exact match, in [0, 1]; None: no verdict."""
+    """Share of the verdicts equal to exact match, in [0, 1]; None: no verdict, or no exact match of each answer."""
     kappa: float | None
-    """Cohen's kappa of verdicts and exact match; None: no verdict, or chance agreement is 1."""
+    """Cohen's kappa of verdicts and exact match; None: `agreement` is, or chance agreement is 1."""
     failures: dict[str, int]
     """Reason for a missing verdict -> number of answers."""
 
@@ -153,10 +154,16 @@ class Row:
         return {**record.pop("metrics"), **record}
 
 
+_ENDS = ("low", "high")
+_OF_ROWS = frozenset(field.name for field in dataclasses.fields(Row)) - {"em", "f1"}
+
 __all__ = [
     "Row",
     "appended_peak_tokens",
     "appended_tokens",
+    "bounds",
+    "by_question",
+    "check_names",
     "contained",
     "dependency",
     "duplicate_searches",
@@ -179,12 +186,23 @@ def solved(trajectory: Trajectory) -> float:
 
 
 def em_by_question(trajectory: Trajectory) -> tuple[float, ...]:
-    """Exact match of each objective; zeros for an attempt that was never scored."""
-    return _by_question(trajectory, "em")
+    """Exact match of each objective; zeros for an attempt that was never scored. Raises UserError where it was, but not
+    by exact match."""
+    if trajectory.metrics and "em" not in trajectory.metrics:
+        measured = ", ".join(trajectory.metrics)
+        raise UserError(f"exact match is not measured here; give another measure (the attempts have {measured})")
+    return trajectory.per_objective("em") or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
 
 
-def _by_question(trajectory: Trajectory, metric: str) -> tuple[float, ...]:
-    return trajectory.per_objective(metric) or (0.0,) * (1 if trajectory.task is None else trajectory.task.objectives)
+def by_question(trajectories: Sequence[Trajectory], metric: str = "em") -> list[tuple[float, ...]] | None:
+    """The metric of each question of each attempt, zeros for one that was never scored; None: it is not measured, or
+    not for each question. Raises ValueError without a task."""
+    objectives = [task_of(t).objectives for t in trajectories]
+    found = [t.per_objective(metric) for t in trajectories]
+    measured = any(found) or all(value == () for t in trajectories for value in t.metrics.values())
+    if not measured or any(len(values) not in (0, n) for values, n in zip(found, objectives, strict=True)):
+        return None
+    return [values or (0.0,) * n for values, n in zip(found, objectives, strict=True)]
 
 
 def task_of(trajectory: Trajectory) -> Task:
@@ -218,15 +236,15 @@ def duplicate_searches(trajectory: Trajectory) -> int:
 
 
 def em_by_depth(trajectories: Sequence[Trajectory]) -> dict[str, float] | None:
-    """Depth of a question -> mean exact match over all such questions; None if no question depends on another.
+    """Depth of a question -> mean exact match over all such questions; None if no question depends on another, or
+    `by_question` has none.
 
     With one chain Q1, Q2, Q3 and em (1, 1, 0): {"0": 1.0, "1": 1.0, "2": 0.0}. A question of an attempt that was
     never scored counts as wrong.
     """
     scores: defaultdict[int, list[float]] = defaultdict(list)
-    for trajectory in trajectories:
-        depths = trajectory.task.depths if trajectory.task is not None else ()
-        for depth, em in zip(depths, trajectory.per_objective("em") or (0.0,) * len(depths), strict=True):
+    for trajectory, of_attempt in zip(trajectories, by_question(trajectories) or (), strict=False):
+        for depth, em in zip(task_of(trajectory).depths, of_attempt, strict=True):
             scores[depth].append(em)
     return {str(depth): _mean(scores[depth]) for depth in sorted(scores)} if max(scores, default=0) > 0 else None
 
@@ -314,16 +332,27 @@ def summarize(
 
 
 def _interval(metric: str, trajectories: Sequence[Trajectory]) -> tuple[float, float]:
-    values = [_by_question(t, metric) for t in trajectories]
-    bounded = all(0 <= value <= 1 for of_task in values for value in of_task)
-    return mean_interval(
-        values, questions=[question_ids(t) for t in trajectories], within=(0.0, 1.0) if bounded else None
-    )
+    within = bounds(trajectories, metric)
+    values = by_question(trajectories, metric)
+    if values is None:
+        return mean_interval([_mean(t.per_objective(metric)) for t in trajectories], within=within)
+    return mean_interval(values, questions=[question_ids(t) for t in trajectories], within=within)
+
+
+def bounds(trajectories: Iterable[Trajectory], metric: str = "em") -> tuple[float, float] | None:
+    """Between what the metric lies, for an interval of its mean: 0 and 1; None: some value is not."""
+    return (0.0, 1.0) if all(0 <= value <= 1 for t in trajectories for value in t.per_objective(metric)) else None
+
+
+def check_names(trajectory: Trajectory) -> None:
+    """Raises UserError where a metric of the attempt has the name of one that a row has by itself."""
+    check_metrics(trajectory.metrics, _OF_ROWS | {f"{name}_{end}" for name in trajectory.metrics for end in _ENDS})
 
 
 def _check(trajectory: Trajectory, objectives: int) -> None:
     task = task_of(trajectory)
     where = f"trajectory of task {task.id!r}"
+    check_names(trajectory)
     if task.objectives != objectives:
         raise ValueError(f"{where} has {task.objectives} objectives, not {objectives}")
     for name, scores in trajectory.metrics.items():

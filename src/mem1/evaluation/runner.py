@@ -24,7 +24,7 @@ from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import source_name
 from mem1.errors import UserError
-from mem1.evaluation.metrics import Row, summarize
+from mem1.evaluation.metrics import Row, check_names, summarize
 from mem1.evaluation.store import Recorded, attempt_all, chunks, missing, read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
 from mem1.lock import alone_in
@@ -234,7 +234,9 @@ class _Size:
         self.tokens_out += sum(len(turn.completion_ids) for turn in trajectory.turns)
 
     def add(self, places: Sequence[int], trajectories: Sequence[Trajectory]) -> None:
-        """Add new attempts; they are on disk when this returns."""
+        """Add new attempts; they are on disk when this returns. Raises UserError for metrics that no row can have."""
+        for trajectory in trajectories:
+            check_names(trajectory)
         if self.path is not None:
             append_trajectories(self.path, trajectories, drop_cut_line=True)
         for place, trajectory in zip(places, trajectories, strict=True):

@@ -22,6 +22,7 @@ from typing import Any
 from mem1.dialogue import Dialogue, TagDialogue, turn_of
 from mem1.endpoint.runs import MADE_BY
 from mem1.errors import UserError
+from mem1.evaluation.judge import VERDICTS
 from mem1.memory import memory_policy, next_context
 from mem1.protocol import MALFORMED, TAG_SETS, tagged
 from mem1.recipe.supervised import Sft
@@ -66,11 +67,12 @@ class Recorded:
 
 
 def recorded_files(config: Sft) -> list[Path]:
-    """The files of `config.trajectories`, each once, by name. Raises UserError where a pattern has none."""
+    """The files of `config.trajectories`, each once, by name, without a judge's verdicts beside them. Raises UserError
+    where a pattern has none."""
     assert config.trajectories is not None
     found: set[Path] = set()
     for pattern in config.trajectories:
-        files = {Path(name) for name in glob(pattern, recursive=True) if Path(name).is_file()}
+        files = {path for path in map(Path, glob(pattern, recursive=True)) if path.is_file() and path.name != VERDICTS}
         if not files:
             raise UserError(f"sft.trajectories: no file matches {pattern!r} in {Path.cwd()}; check the pattern")
         found |= files

@@ -25,6 +25,7 @@ from mem1.policy.policy import Policy
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Trajectory
 from mem1.rollout import RolloutPort
+from mem1.scoring import check_metrics
 from mem1.training.gradients.actor_critic import ActorCritic
 from mem1.training.gradients.samples import TrainingSample, make_samples, minibatches, scorable_groups, versions
 from mem1.training.gradients.update import OptimizerStep, PassStats, accumulate
@@ -132,8 +133,7 @@ class RlStage:
         samples = [sample for group in samples_by_group for sample in group]
         before = sample_metrics(samples)
         attempts = [t for group in groups for t in group.trajectories]
-        return {
-            **rollout_metrics(attempts),
+        own = {
             "groups_with_variance": sum(map(has_variance, groups)) / len(groups),
             "groups_skipped": float(len(groups) - len(scorable)),
             "skipped_too_few": float(not scorable),
@@ -145,6 +145,8 @@ class RlStage:
             **self._kl_metrics(before.get("kl"), moved=stats.updates > 0 and not self._warming_up(index)),
             **algorithm.metrics(groups=len(groups), attempts=len(attempts), kept=len(samples)),
         }
+        check_metrics((name for attempt in attempts for name in attempt.metrics), own)
+        return {**rollout_metrics(attempts), **own}
 
     def _optimizer_step(
         self, part: Sequence[Sequence[TrainingSample]], index: int, number: int, stats: StepStats

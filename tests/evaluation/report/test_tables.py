@@ -60,6 +60,8 @@ def test_a_domain_without_exact_match_shows_its_own_metrics_in_its_place():
     assert cells.headings[:4] == ["policy", "N", "tasks", "steps"] and cells.rows[0][3] == "3.50 [3.00, 4.00]"
     assert headlines([own])[0].label.startswith("steps at") and note([own]).count("steps: mean over tasks [95 % ") == 1
     assert "EM" not in note([own])
+    risky = replace(own, metrics={**own.metrics, "risk_high": 0.9})
+    assert results([risky]).headings[3:5] == ["steps", "risk_high"]
     assert headlines([replace(own, metrics={})])[0].label.startswith("mean reward at")
     (mean,) = series([replace(own, run=run, family="a") for run in "xy"])[0].mean
     assert (mean.em_low, mean.metrics) == (None, {"steps": 3.5, "steps_low": 3.5, "steps_high": 3.5})
@@ -102,6 +104,9 @@ def test_what_a_training_added_is_compared_over_the_same_tasks_and_marked_where_
     assert table.marked == {(0, 1)}
     assert differences([run_of(("start", lazy[:20]), ("trained", clean[20:]))]) is None  # no task in common
     assert differences([run_of(("trained", clean))]) is None
+    per_cent = [[replace(t, metrics={"em": (value, value)}) for t in clean] for value in (50.0, 75.0)]
+    table = differences([run_of(("start", per_cent[0]), ("trained", per_cent[1]))])
+    assert table is not None and table.rows == [("trained minus start", "+25.00 [25.00, 25.00]")]
 
 
 def test_what_a_training_added_is_compared_over_the_seeds_of_a_family_and_within_a_memory():

@@ -127,8 +127,9 @@ def main_columns(rows: Sequence[ReportRow]) -> list[Column]:
 
 def own_metrics(rows: Sequence[ReportRow]) -> list[Column]:
     """A column for each metric of the domain besides EM and F1."""
-    names = dict.fromkeys(name for row in rows for name in row.metrics if not name.endswith(("_low", "_high")))
-    return [_own_metric(name) for name in names]
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    ends = {f"{name}_{end}" for name in names for end in ("low", "high")}
+    return [_own_metric(name) for name in names if name not in ends]
 
 
 def _own_metric(name: str) -> Column:

@@ -32,6 +32,7 @@ from rich.markup import escape
 
 from mem1.errors import UserError
 from mem1.evaluation.compare import Difference, paired_difference
+from mem1.evaluation.metrics import bounds
 from mem1.evaluation.report.rows import (
     EM,
     FURTHER,
@@ -79,7 +80,8 @@ def differences(runs: Sequence[Run]) -> Table | None:
         for other, before in earlier:
             for n in sorted(newest.keys() & before.keys()):
                 with suppress(UserError):  # other tasks
-                    difference = paired_difference(newest[n], before[n])
+                    within = bounds(attempt for run in (*newest[n], *before[n]) for attempt in run)
+                    difference = paired_difference(newest[n], before[n], within=within)
                     compared.setdefault((family, context, f"{name} minus {other}"), {})[n] = difference
     if not compared:
         return None

@@ -31,6 +31,7 @@ from mem1.recipe.recipe import Recipe
 from mem1.recipe.rollouts import recipe_rollout
 from mem1.records import Ended, Task, Trajectory, Turn
 from mem1.rollout import RolloutPort
+from mem1.scoring import check_metrics
 from mem1.tasks.compose import different
 from mem1.training.checks import reencoded_share
 from mem1.training.gradients.samples import versions
@@ -38,7 +39,8 @@ from mem1.training.monitoring.metrics_log import Metrics
 
 
 def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dict[str, float] | None]:
-    """Metrics of behaviour and reward; None where no attempt could be scored."""
+    """Metrics of behaviour and reward; None where no attempt could be scored. Raises UserError for a metric of the
+    environment that has the name of one of these."""
     scorable = [t for t in trajectories if t.ended.scorable]
     measured = dict.fromkeys(name for t in scorable for name in t.metrics)
     endings = Counter(str(t.ended) for t in trajectories)
@@ -46,9 +48,7 @@ def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
     searches = [float(sum(turn.action == SEARCH for turn in t.turns)) for t in scorable]
     memories = [spans for turn in turns if (spans := memory_spans(turn))]
     shops = any(turn.action == ACT for turn in turns)
-    return {
-        "reward": mean([t.reward or 0.0 for t in scorable]),
-        **{name: mean([mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
+    own: dict[str, float | dict[str, float] | None] = {
         "turns": mean([len(t.turns) for t in scorable]),
         "peak_tokens": mean([max((turn.num_tokens for turn in t.turns), default=0) for t in scorable]),
         "completion_tokens": mean([t.num_completion_tokens for t in scorable]),
@@ -58,6 +58,12 @@ def attempt_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float | dic
         "answer_tokens": mean([_length(turn, "action") for turn in turns if turn.action == ANSWER]),
         "state_tokens": mean([float(sum(stop - start for start, stop in spans)) for spans in memories]),
         "endings": {ending: float(number) for ending, number in sorted(endings.items())},
+    }
+    check_metrics(measured, {"reward", *own})
+    return {
+        "reward": mean([t.reward or 0.0 for t in scorable]),
+        **{name: mean([mean(t.per_objective(name)) or 0.0 for t in scorable]) for name in measured or ("em", "f1")},
+        **own,
     }
 
 
