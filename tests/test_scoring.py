@@ -85,6 +85,10 @@ def test_f1_by_token_counts_over_the_best_alias(prediction: str, golds: list[str
         ("Houston", ["us"], 0),  # whole words
         ("States United", ["United States"], 0),  # in their order
         ("Paris", ["Paris, France"], 0),
+        ("\u7b54\u6848\u662f\u5317\u4eac\u3002", ["\u5317\u4eac"], 1),  # no blanks between words
+        ("\u5317\u65b9\u4eac\u57ce", ["\u5317\u4eac"], 0),
+        ("\u0e2d\u0e22\u0e39\u0e48\u0e01\u0e23\u0e38\u0e07", ["\u0e01\u0e23\u0e38\u0e07"], 1),
+        ("GPT-4\u3092", ["GPT-4"], 1),
         ("a the", ["The A"], 0),  # an alias of which nothing is left
         ("", ["Paris"], 0),
         ("Paris", [], 0),

@@ -27,6 +27,7 @@ from typing import Any
 
 from mem1.errors import UserError
 from mem1.records import Metric, Task
+from mem1.words import apart
 
 # \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
@@ -117,13 +118,21 @@ SCORERS: dict[str, Scorer] = {SQUAD: exact_match, "exact": same}
 
 
 def contains(prediction: str, golds: Sequence[str]) -> int:
-    """1 if the prediction contains a gold alias as whole words, both normalised, else 0.
+    """1 if the prediction contains a gold alias as `whole_words`, else 0.
 
     Not SQuAD's: the lenient match of open-domain question answering (Mallen et al. 2023, arXiv 2212.10511, look for
     characters instead, which finds "us" in "Houston"). An alias that normalises to nothing is never found.
     """
-    words = f" {normalize(prediction)} "
-    return int(any(f" {alias} " in words for gold in golds if (alias := normalize(gold))))
+    words = whole_words(prediction)
+    return int(any(whole_words(gold) in words for gold in golds if normalize(gold)))
+
+
+def whole_words(text: str) -> str:
+    """The normalised text between blanks, in which others of this form are found as whole words.
+
+    Of scripts without blanks between words each letter stands alone: " 答 案 是 北 京 " holds " 北 京 ".
+    """
+    return f" {apart(normalize(text))} "
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:

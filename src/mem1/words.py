@@ -92,6 +92,13 @@ def words_in(piece: str, *, asked: bool = False) -> list[str]:
     return list(_of_any_script(_FOREIGN_DIGITS.sub(_ascii, piece), asked))
 
 
+def apart(text: str) -> str:
+    """The text with blanks around each letter of scripts without blanks between words.   a 東京都  ->  a 東 京 都"""
+    if text.isascii():
+        return text
+    return " ".join(_RUN.sub(lambda run: f" {' '.join(_LETTER.findall(run[0]))} ", text).split())
+
+
 def _of_any_script(piece: str, asked: bool) -> Iterator[str]:
     for place, run in enumerate(_RUN.split(piece)):
         if place % 2:

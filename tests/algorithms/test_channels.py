@@ -22,7 +22,7 @@ from mem1.algorithms.group import EPSILON, Grpo
 from mem1.configuration import load_toml
 from mem1.errors import UserError
 from mem1.recipe.recipe import Recipe
-from mem1.records import Trajectory, Turn
+from mem1.records import Question, Trajectory, Turn
 
 QUICK = Path(__file__).parents[2] / "recipes" / "atlas-quick.toml"
 
@@ -107,6 +107,13 @@ def test_an_attempt_that_measured_nothing_got_nothing_right():
 )
 def test_the_questions_that_a_turn_works_on(turns: tuple[Turn, ...], worked: list[list[int]]):
     assert worked_on(Trajectory(turns=turns, task=TASK)) == worked
+
+
+def test_a_query_names_a_title_in_a_script_without_blanks():
+    titles = ("\u4e2d\u56fd", "\u79d8\u9c81")
+    questions = tuple(Question(id=title, text="?", answers=("x",), titles=(title,)) for title in titles)
+    task = replace(TASK, questions=questions)
+    assert worked_on(Trajectory(turns=(turn("search", "\u4e2d\u56fd\u7684\u9996\u90fd"),), task=task)) == [[0]]
 
 
 def test_where_the_environment_decides_what_is_read_a_turn_works_on_what_it_reads():

@@ -48,6 +48,12 @@ def test_a_fact_counts_from_the_turn_after_the_one_that_showed_it():
     assert memory(NEVER_NOTES).by_turn == ((0, 0), (0, 1), (0, 2))
 
 
+def test_a_fact_is_found_between_letters_of_a_script_without_blanks():
+    shown, state = "\u5317\u4eac\u662f\u4e2d\u56fd\u7684\u9996\u90fd\u3002", "\u7b2c\u4e00\u9898\u662f\u5317\u4eac"
+    capital = attempt(turn("", shown), turn(state), task=one_question("\u5317\u4eac"))
+    assert memory(capital).by_turn == (None, (1, 1))
+
+
 def test_lost_is_what_was_noted_once_and_is_gone_not_what_was_never_noted():
     assert [memory(t).lost for t in (KEEPS, FORGETS, NEVER_NOTES)] == [0, 1, 0]
 

@@ -41,7 +41,7 @@ from mem1.memory import memory_spans
 from mem1.protocol import ANSWER, SUMMARY
 from mem1.records import UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
 from mem1.registry import register
-from mem1.scoring import normalize
+from mem1.scoring import normalize, whole_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -296,11 +296,11 @@ def worked_on(trajectory: Trajectory) -> list[list[int]]:
 
 
 def _named(query: str, questions: Sequence[Question]) -> list[int]:
-    words = f" {normalize(query)} "
+    words = whole_words(query)
     return [
         number
         for number, question in enumerate(questions)
-        if any(f" {normalize(title)} " in words for title in question.titles if normalize(title))
+        if any(whole_words(title) in words for title in question.titles if normalize(title))
     ]
 
 

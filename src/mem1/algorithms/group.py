@@ -125,7 +125,7 @@ class Overlong(Config):
     """DAPO's penalty on attempts that sample too many tokens, all turns together."""
 
     limit: int = Field(ge=1)
-    """Sampled tokens from which on the penalty is 1."""
+    """Sampled tokens beyond which the penalty is 1; with a buffer, it is 1 at the limit, too."""
     buffer: int = Field(ge=0)
     """Tokens before the limit over which the penalty rises from 0."""
 

@@ -20,7 +20,7 @@ from itertools import zip_longest
 from mem1.memory import notebook
 from mem1.protocol import ANSWER, SUMMARY, without_hint
 from mem1.records import Question, Task, Trajectory, Turn
-from mem1.scoring import normalize
+from mem1.scoring import normalize, whole_words
 
 _NO_NAMES = frozenset({"yes", "no"})
 
@@ -121,7 +121,7 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
         words = _written(turn, notes, summary)
         yield Step(needed=needed, kept=None if words is None else frozenset(_named(words, names)))
         if unseen and turn.observation:
-            result = _words(without_hint(turn.observation))
+            result = whole_words(without_hint(turn.observation))
             shown = {fact for fact in _named(result, unseen) if not fact.beside or _holds(result, fact.beside)}
             if shown:
                 seen |= shown
@@ -132,7 +132,7 @@ def follow(facts: Sequence[Fact], turns: Sequence[Turn]) -> Iterator[Step]:
 
 def holds(text: str, aliases: Aliases) -> bool:
     """Whether a text names one of the aliases, as whole words."""
-    return _holds(_words(text), aliases)
+    return _holds(whole_words(text), aliases)
 
 
 def facts_of(task: Task) -> list[Fact]:
@@ -148,7 +148,7 @@ def facts_of(task: Task) -> list[Fact]:
             if known.isdisjoint(title):
                 others = tuple(alias for other in of_it if other != title for alias in other)
                 facts.setdefault((title, answer.aliases), Fact(title, others, answer, text, answer.question))
-    prompt = _words(task.prompt)
+    prompt = whole_words(task.prompt)
     return [fact for fact in facts.values() if fact.aliases and not _holds(prompt, fact.aliases)]
 
 
@@ -173,8 +173,8 @@ def _title(title: str) -> Aliases:
 
 def _names(texts: Sequence[str]) -> Aliases:
     """The normalised names that do not occur by accident; none at all if one is a mere yes or no."""
-    normalized = dict.fromkeys(map(normalize, texts))
-    return () if _NO_NAMES & normalized.keys() else tuple(f" {name} " for name in normalized if len(name) > 1)
+    normalized = {normalize(text): whole_words(text) for text in texts}
+    return () if _NO_NAMES & normalized.keys() else tuple(words for name, words in normalized.items() if len(name) > 1)
 
 
 def _written(turn: Turn, notes: Sequence[Turn], summary: str) -> str | None:
@@ -182,13 +182,8 @@ def _written(turn: Turn, notes: Sequence[Turn], summary: str) -> str | None:
     standing = [note.text for note in notebook(notes)] if notes else [summary]  # a notebook holds its rewrite
     memory = " ; ".join([turn.state, *standing])
     if turn.action in (ANSWER, SUMMARY):
-        return _words(f"{memory} ; {turn.content}")
-    return _words(memory) if turn.state or notes or summary else None
-
-
-def _words(text: str) -> str:
-    """Normalised text between blanks, so that names can be found as whole words."""
-    return f" {normalize(text)} "
+        return whole_words(f"{memory} ; {turn.content}")
+    return whole_words(memory) if turn.state or notes or summary else None
 
 
 def _holds(words: str, aliases: Aliases) -> bool:

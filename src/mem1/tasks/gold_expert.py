@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from mem1.memory.notes import NOTES
 from mem1.protocol import SEARCH, SUMMARY, Tags, strip_markup
 from mem1.records import Passage, Question, Task
-from mem1.scoring import normalize
+from mem1.scoring import normalize, whole_words
 from mem1.tasks.completions import UNKNOWN, completion, must_answer
 from mem1.tasks.prompts import DONE, THEN, ByPrompt
 
@@ -128,9 +128,9 @@ def _guess(question: Question) -> str:
 
 def readable(question: Question, passages: Sequence[Passage]) -> str:
     """The answer that these passages show: one that they contain, else the first if all gold passages are there."""
-    text = f" {normalize(' '.join(f'{passage.title} {passage.text}' for passage in passages))} "
+    text = whole_words(" ".join(f"{passage.title} {passage.text}" for passage in passages))
     for answer in question.answers:
-        if (found := normalize(answer)) and found not in _JUDGED and f" {found} " in text:
+        if (found := normalize(answer)) and found not in _JUDGED and whole_words(answer) in text:
             return answer
     titles = {passage.title for passage in passages}
     return question.answers[0] if question.titles and titles.issuperset(question.titles) else UNKNOWN
