@@ -60,6 +60,7 @@ FOREIGN = {
         "gzip",
         "hf",
         "inspect",
+        "llama-server",
         "mkdir",
         "pytest",
         "python3.11",
