@@ -271,7 +271,7 @@ class PageReader:
         except FetchFailed as error:
             return OpenedPage(address=text, failed=str(error))
         key = {"address": str(address)}
-        stored: dict[str, Any] | None = self.cache.load(_KIND, key)
+        stored: Any = self.cache.load(_KIND, key)
         if stored is None or (stored["failed"] is not None and self.cache.mode == "live"):
             read = self._read(address)  # a page that failed earlier may work now
             earlier = None if read["failed"] is None else self.cache.kept(_KIND, key)
