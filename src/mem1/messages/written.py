@@ -45,7 +45,7 @@ _UNNAMED = (
     *("finding", "fix", "goal", "important", "info", "instruction", "issue", "limitation"),
     *("note", "observation", "preference", "problem", "question", "reminder", "request", "requirement"),
     *("result", "risk", "rule", "task", "tip", "todo", "update", "user"),
-    *("warning"),
+    "warning",
 )
 """Subjects that many notes have which say different things, also with an "s"."""
 
