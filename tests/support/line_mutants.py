@@ -243,6 +243,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("    if reply.cut:", "    if False:"),
         ("elif found.broken:", "elif False:"),
         ("if not call.typed and", "if False and"),
+        ("if found.calls and _is_quoted(found, messages):", "if False:"),
+        ('heard = _SPELLING.sub("", heard)', "pass"),
     ),
     ("agent/roles.py", ("agent/test_roles.py",)): (
         ('and not before.get("tool_calls")', ""),
@@ -1077,7 +1079,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ('            if "reward" not in value:', '            if "answer" in value:'),
         ("return read(line or None)", "return read(line)"),
         ('value.keys() & {"answer", "reward"}', "value"),
-        ('return read(value["answer"])', 'return read(str(value["answer"]))'),
+        ("if type(answer) in (int, float):", "if isinstance(answer, (int, float)):"),
+        ("return Returned(answer=json.dumps(answer))", "return read(answer)"),
     ),
     ("endpoint/client.py", ("endpoint/test_recording.py",)): (
         ("raise ActionFailed(_why(error)) from error", "return _why(error)"),
