@@ -379,7 +379,7 @@ def _beginning(line: str, tokens: int) -> str:
         return line
     places = [at for at in range(len(most), 1, -1) if parts_words(line, at)]
     at = next((at for at in places if line[at - 1] in _SEPARATES), next(iter(places), 0))
-    return most[:at] or beginning(line, tokens - 2)[:-1] or line[:2]
+    return most[:at] or beginning(line, tokens - 2)[:-1] or line[: 1 + line.startswith(CUT)]
 
 
 def _units(parts: Sequence[Part], since: int) -> Iterator[list[Part]]:
