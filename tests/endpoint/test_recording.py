@@ -460,6 +460,10 @@ def test_calls_that_are_joined_keep_their_contexts_bounds_and_seeds_and_one_bad_
         ('{"answer": null}', Returned()),
         ('{"answer": 0.5}', Returned(answer="0.5")),
         ('{"answer": 1901}', Returned(answer="1901")),
+        (
+            '{"answer": true}',
+            Returned(failed=(Ended.AGENT_FAILED, "the agent returned the answer True; it must be text or a number")),
+        ),
         ('{"answer": "Oslo", "reward": 0}', Returned(reward=0.0)),
     ],
 )
