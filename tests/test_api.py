@@ -107,6 +107,7 @@ def test_a_source_that_returns_no_tasks_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_numbers_of_numpy_are_numbers():
     assert evaluated(SMALL, scripted(ANSWERS), objectives=np.int64(2), tasks=np.int64(1)).objectives == 2
+    assert evaluated(SMALL, scripted(ANSWERS), objectives=np.array([2]), tasks=1).objectives == 2
 
 
 def test_a_rollout_names_what_is_no_memory_too_few_numbers_and_no_temperature():

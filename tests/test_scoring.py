@@ -17,7 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mem1.errors import UserError
-from mem1.scoring import contains, exact_match, exactly, f1, labelled, normalize, same, score_answers, split_answers
+from mem1.scoring import (
+    SCORERS,
+    contains,
+    exact_match,
+    exactly,
+    f1,
+    labelled,
+    normalize,
+    same,
+    score_answers,
+    split_answers,
+)
 
 
 @pytest.mark.parametrize(
@@ -353,3 +364,23 @@ def test_both_scorers_agree_on_every_case():
         empty += not tokens(prediction)
     # the cases are of every kind, so that agreement says something
     assert min(matches, partial, CASES - matches - partial) > CASES // 10 and empty > CASES // 40
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds"),
+    [
+        ("Q1:\nParis; Q2: Rome", [["Paris"], ["Rome"]]),
+        ("Q1: Paris; Q2:\nRome", [["Paris"], ["Rome"]]),
+        ("Paris;\nQ2: Rome", [["Paris"], ["Rome"]]),
+        ("Q1 Paris;\nRome;\nBonn", [["Paris"], ["Rome"], ["Bonn"]]),
+        ("Q1: New York\nCity; Q2: Rome", [["New York City"], ["Rome"]]),
+        ("Q1 x**2; Q2 **kwargs", [["x**2"], ["**kwargs"]]),
+        ("Q1 John Smith; Rome", [["Smith; John", "John Smith"], ["Rome"]]),
+        ("Q1 Smith; John; Q2 Rome", [["Smith; John"], ["Rome"]]),
+        ("Q1: a;\nb", [["a; b"]]),
+        ("**Q1**: Paris\n- Q2: Rome\n\nI hope it helps.", [["Paris"], ["Rome"]]),
+        ("<answer>Paris</answer>", [["Paris"]]),
+    ],
+)
+def test_lines_between_labels_cost_no_right_answer(answer: str, golds: list[list[str]]):
+    assert score_answers(answer, golds, scorer=SCORERS["exact"]).em == [1.0] * len(golds)

@@ -13,10 +13,10 @@ A model on a server needs no recipe, and no torch:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -138,7 +138,7 @@ def evaluate(
 
 
 def _sizes(of_recipe: Evaluation, objectives: int | Sequence[int] | None, tasks: int | None) -> Evaluation:
-    several = (objectives,) if isinstance(objectives, SupportsIndex) else objectives
+    several = objectives if objectives is None or isinstance(objectives, Sized) else (objectives,)
     if isinstance(several, str):
         raise UserError(f"objectives = {objectives!r}: give numbers, such as [1, 2, 4]")
     given = {"objectives": None if several is None else tuple(several), "tasks": tasks}

@@ -20,7 +20,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -152,28 +152,52 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
 def split_answers(answer: str, labels: Sequence[int], golds: Sequence[Sequence[str]] = ()) -> list[str]:
     """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
-    A piece labelled "Qk" goes to the question with that label (`labelled`), an unlabelled one to the question at its
-    own position, if none is labelled so. Missing answers are "", surplus ones are ignored, and of two answers to the
-    same question the first counts. A single question has no other labels, "Q3 2021" is its answer as it stands; nor is
-    an answer cut where one of its `golds`, a list of aliases for each question, has a semicolon.
+    A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position,
+    if none is labelled so. Missing answers are "", surplus ones are ignored, and of two answers to the same question
+    the first counts. Where labels stand on lines of their own, it is read by lines (`labelled`). A single question has
+    no other labels, "Q3 2021" is its answer as it stands; nor is an answer cut inside one of its `golds`, a list of
+    aliases for each question, that has a semicolon.
     """
-    if len(labels) > 1 or any(f"Q{label}" in answer for label in labels):
-        answer = labelled(answer)
-    uncut = {label for label, gold in zip(labels, golds, strict=False) if any(";" in alias for alias in gold)}
+    uncut = {label: gold for label, gold in zip(labels, golds, strict=False) if any(";" in alias for alias in gold)}
+    said, whole = _said(answer), len(labels) == len(uncut) == 1
+    if whole or not (len(labels) > 1 or any(f"Q{label}" in said for label in labels)):
+        return _pieces([said] if whole else said.split(";"), labels, uncut)[0]
+    plain, found = _pieces(said.split(";"), labels, uncut)
+    by_lines, more = _pieces(labelled(said).split(";"), labels, uncut)
+    return by_lines if more > found or (more == found and any("\n" in one for one in plain)) else plain
+
+
+def _pieces(pieces: Sequence[str], labels: Sequence[int], uncut: Mapping[int, Sequence[str]]) -> tuple[list[str], int]:
+    """(answers of these labels, how many of them have their label)."""
     answers: dict[int, str] = {}
     behind: dict[int, str] = {}
+    named: set[int] = set()
     latest: int | None = None
-    for position, piece in enumerate([answer] if len(labels) == len(uncut) == 1 else answer.split(";")):
+    for position, piece in enumerate(pieces):
         match = _LABEL.match(piece)
         if match is not None and (len(labels) > 1 or int(match[1]) in labels):
             label = int(match[1])
+            named.add(label)
             latest = 0 if label in answers else label
             answers.setdefault(label, piece[match.end() :])
-        elif latest in uncut:
+        elif latest is not None and any(_goes_on(f"{answers.get(latest)};{piece}", a) for a in uncut.get(latest, ())):
             answers[latest] += f";{piece}"
         elif position < len(labels):
             (answers if latest is None else behind).setdefault(labels[position], piece)
-    return [(behind | answers).get(label, "").strip() for label in labels]
+    return [(behind | answers).get(label, "").strip() for label in labels], len(named.intersection(labels))
+
+
+def _goes_on(text: str, alias: str) -> bool:
+    """Whether an alias begins so."""
+    return normalize(alias).startswith(normalize(text))
+
+
+def _said(text: str) -> str:
+    """A model's last message without its thoughts and tags of the answer around it."""
+    said = text.rpartition("</think>")[2].strip()
+    if said.count("<answer>") == said.count("</answer>") == 1 and said.endswith("</answer>"):
+        return said.removesuffix("</answer>").replace("<answer>", "\n").strip()
+    return said
 
 
 def labelled(text: str) -> str:
@@ -184,9 +208,7 @@ def labelled(text: str) -> str:
     docs/bench.md lists the forms. Of two answers to a question the first counts; those behind numbers, bullets, bars
     or "Answer:", as plans have them too, come after all others, and none counts beside a list without such marks.
     """
-    said = text.rpartition("</think>")[2].strip()
-    if said.count("<answer>") == said.count("</answer>") == 1 and said.endswith("</answer>"):
-        said = said.removesuffix("</answer>").replace("<answer>", "\n").strip()
+    said = _said(text)
     lines = [_bare(line.replace("**", "")) for line in said.splitlines()]
     plain, behind, listed = list[str](), list[str](), False
     for at, line in enumerate(lines):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import html
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -382,3 +384,17 @@ def test_a_judge_that_refuses_does_not_bring_its_key_into_a_verdict(monkeypatch:
     with site({"/v1/chat/completions": content_with(403, {"error": quote(KEY, safe="")})}) as server:
         (verdict,) = Judge(JudgeServer(base_url=f"{server.url}/v1", model="m"))([JudgedAnswer("a", ("b",), "c")])
     assert verdict.correct is None and redact(verdict.why, KEY) == verdict.why
+
+
+def test_a_pool_has_threads_of_its_own_in_a_forked_process():
+    program = """
+import os, sys
+from mem1.net.threads import Pool
+pool = Pool(1)
+assert pool.submit(abs, -1).result(20) == 1
+child = os.fork()
+if child == 0:
+    os._exit(0 if pool.submit(abs, -2).result(20) == 2 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
