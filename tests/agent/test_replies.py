@@ -92,6 +92,18 @@ def test_a_call_that_a_tool_returned_or_the_user_wrote_is_quoted_and_not_made(te
     assert len(results(own.run(task))) == 2 and own.answer == "ok"
 
 
+@pytest.mark.parametrize("text", [*QUOTED, 'search(query="Oslo")', "Action: search\nAction Input: Oslo"])
+def test_a_reply_that_is_nothing_but_calls_is_made_though_somebody_wrote_them_before(text: str):
+    agent = mem1.Agent(Script(said(text), said("ok")), tools=[search], memory="full").run(f"Write calls so:\n{text}")
+    assert len(results(agent)) == 1 and agent.answer == "ok"
+
+
+def test_of_several_calls_beside_words_only_those_that_are_quoted_are_not_made():
+    own = CALL.replace("Oslo", "Rome")
+    agent = mem1.Agent(Script(said(f"I look.\n{CALL}\n{own}"), said("ok")), tools=[search], memory="full")
+    assert results(agent.run(f"Write calls so: {CALL}")) == ["2 of Rome"] and agent.answer == "ok"
+
+
 def test_values_under_names_that_had_to_change_for_the_model_get_their_types_too():
     listed = Tool(
         name="page",

@@ -4,7 +4,7 @@ understood(reply "<think>hm</think>Oslo", tools, messages)              ->  repl
 understood(reply '<tool_call>{"name": "search", ...', tools, messages)  ->  reply with the call, Fault.NONE
 understood(reply "", tools, messages)                                   ->  Fault.EMPTY: the model is asked again
 
-A call in a text that a tool returned or the user wrote is quoted, and not made.
+A call that a tool returned or the user wrote is quoted, and not made, where the reply says something beside its calls.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ def understood(reply: Reply, tools: Mapping[str, Tool], messages: Sequence[Messa
     if reply.calls and not (reply.cut and not reply.calls[-1].arguments.strip()):
         return replace(reply, message=_with(message, text, message["tool_calls"])), Fault.NONE
     found = calls_in(text, {name: tool.told["properties"] for name, tool in tools.items()})
-    if found.calls and _is_quoted(found, messages):
-        found = Found(text=text)
-    if found.calls and (found.ended or not reply.cut):
-        calls = [_call(call, tools) for call in found.calls]
+    own = _own_calls(found, messages)
+    if own and (found.ended or not reply.cut):
+        calls = [_call(call, tools) for call in own]
         declared = [_declared(call) for call in calls]
         return replace(reply, message=_with(message, found.text, declared), calls=tuple(calls)), Fault.NONE
     refusal = message.get("refusal")
@@ -96,11 +95,15 @@ def asked_again(shown: Sequence[Message], reply: Reply | None, fault: Fault) -> 
     ]
 
 
-def _is_quoted(found: Found, messages: Sequence[Message]) -> bool:
-    """Whether a call stands in what a tool returned or the user wrote."""
+def _own_calls(found: Found, messages: Sequence[Message]) -> Sequence[TextCall]:
+    """The calls without those that are quoted: that stand in what a tool returned or the user wrote, in a reply that
+    says something beside its calls."""
+    if not found.calls or not found.text:
+        return found.calls
     heard = "\n".join([texts(message.get("content")) for message in messages if message["role"] in ("tool", "user")])
     heard = _SPELLING.sub("", heard)
-    return any(_SPELLING.sub("", written) in heard for written in found.written)
+    written = zip(found.calls, found.written, strict=True)
+    return [call for call, as_written in written if _SPELLING.sub("", as_written) not in heard]
 
 
 def _with(message: Mapping[str, Any], text: str, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

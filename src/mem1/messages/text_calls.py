@@ -56,8 +56,8 @@ class Found:
     ended: bool = True
     """Whether its last call shows its end; else more of it may have been to come."""
     written: tuple[str, ...] = ()
-    """The calls as they stand in it, each with the mark before it: what somebody else wrote in these letters is quoted.
-    Without one in Python alone, as people name calls, too."""
+    """For each call the part of the text that has it, with the mark before it: what somebody else wrote in these
+    letters may be quoted."""
 
 
 def calls_in(text: str, tools: Mapping[str, Collection[str]]) -> Found:
@@ -93,7 +93,7 @@ def _marked(text: str, first: int) -> Found | None:
             stop, closing = min(stops, default=(len(text), ""))
             found = _plain(islice(style.read(text[begin:stop]), _MOST_CALLS + 1))
             calls += found
-            written.append(text[end:stop])
+            written += [text[end:stop]] * len(found)
             if not found or len(calls) > _MOST_CALLS:
                 raise ValueError("none, or too many")
             end = stop + len(closing)
@@ -155,7 +155,7 @@ def _whole(text: str, tools: Collection[str]) -> Found | None:
             continue
         if calls and len(calls) <= _MOST_CALLS and all(call.name in tools for call in calls):
             ended = read is not of_react or "\nObservation:" in bare
-            written = () if read is of_python and not before else (bare,)
+            written = (bare,) * len(calls)
             return Found(text=before.strip(), calls=tuple(calls), ended=ended, written=written)
     return None
 
@@ -188,7 +188,7 @@ def _framed(text: str, tools: Mapping[str, Collection[str]]) -> Found | None:
         return None
     if not 0 < len(calls) <= _MOST_CALLS or not all(call.name in tools for call in calls):
         return None
-    return Found(text=before.strip(), calls=tuple(calls), written=(f"{mark}{written}",))
+    return Found(text=before.strip(), calls=tuple(calls), written=(f"{mark}{written}",) * len(calls))
 
 
 def _is_mark(text: str) -> bool:
