@@ -133,6 +133,7 @@ def test_a_message_loses_its_thoughts_unless_they_are_signed_or_all_it_has(conte
         "<think>" * 40_000,
         "</think>" * 40_000,
         "\n<think>`" * 30_000,
+        "a`" + "</think> ◁/think▷" * 30_000 + "\n" + "`",
         "x" * 300_000 + "<think></think>" * 20_000,
         "<scratchpad>" * 40_000,
         "<THINK>a</THINK>" * 20_000,
@@ -296,6 +297,8 @@ def test_long_texts_in_small_pieces_take_no_longer_than_their_length(text: str, 
         "Step 1: pin vLLM.\nStep 2: Magistral closes its thoughts with [/THINK], then it answers.",
         "Gemma ends a thought with <channel|>, Kimi with ◁/think▷, Cohere with <|END_THINKING|> in its text.",
         "First line.\nThe end is `a </think>`\nLast line.",
+        "It stops at `</think>\nand goes on.",
+        "It has 'a[/THINK]', (◁/think▷) and x=<|END_THINKING|>.",
         "It is `a<|END_THINKING|><|START_RESPONSE|>b` or `c<|END_THINKING|><|START_RESPONSE|>d`.",
     ],
 )
@@ -314,6 +317,22 @@ def test_a_text_that_speaks_of_marks_stays_whole(text: str):
         {"role": "tool", "tool_call_id": "c", "content": "y"},
     ]
     assert text in str(Memory("fold(1)", write=lambda _: text).prompt(seen)[0]["content"])
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("I search.<|END_THINKING|><|START_ACTION|>[]<|END_ACTION|>", "<|START_ACTION|>[]<|END_ACTION|>"),
+        ('It said "no"<|END_THINKING|><|START_ACTION|>[]<|END_ACTION|>', "<|START_ACTION|>[]<|END_ACTION|>"),
+        ("The capital.<|END_THINKING|><|START_TEXT|>Oslo<|END_TEXT|>", "Oslo"),
+        ("The capital.[/THINK]Oslo", "Oslo"),
+        ("The capital.◁/think▷**Oslo**", "**Oslo**"),
+        ("One ` sign.</think>\n\nIt is `Oslo`", "It is `Oslo`"),
+        ("One ` sign.\nIt ends `here.</think>", ""),
+    ],
+)
+def test_a_thought_that_the_template_began_ends_inside_a_line_and_behind_a_stray_backquote(text: str, kept: str):
+    assert without_thoughts(text) == kept
 
 
 def test_thoughts_with_which_a_text_begins_are_left_out_in_any_order():

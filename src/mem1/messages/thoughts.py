@@ -8,12 +8,13 @@
 
 `Speech` does the same for a text that comes in pieces.
 
-A mark counts at the beginning of a line, its end anywhere, and neither inside backquotes or a fenced block. Marks in
-small letters count in any case. What texts and files may well have counts where it is most likely a mark: an end
-without a beginning at either end of a line or before a mark of the answer, and <|end|>, by which templates end any
-message, only before one; <thinking>, <thought> and <reasoning> where nothing was said before. A <scratchpad>, which is
-asked for by prompts, is a thought where the text begins with it and something follows; elsewhere, and with tags such
-as <reflection> or <reason>, it may be what the user wants.
+A mark counts at the beginning of a line, its end anywhere, and neither in a fenced block nor inside backquotes: with
+one before it in its line and one behind it, or right before it. Marks in small letters count in any case. What texts
+and files may well have counts where it is most likely a mark: an end without a beginning at either end of a line or
+before a mark of the answer or of a call, if it is no tag (as [/THINK]) between two words without a blank, too, and
+<|end|>, by which templates end any message, only before such a mark; <thinking>, <thought> and <reasoning> where
+nothing was said before. A <scratchpad>, which is asked for by prompts, is a thought where the text begins with it and
+something follows; elsewhere, and with tags such as <reflection> or <reason>, it may be what the user wants.
 """
 
 from __future__ import annotations
@@ -48,10 +49,18 @@ _FIRST_OF_ALL = {tag: f"</{tag[1:]}" for tag in ("<thinking>", "<thought>", "<re
 _SAID = re.compile(r"\S")
 _SCRATCHPAD = ("<scratchpad>", "</scratchpad>")
 _FIRST = frozenset(mark[0] for marks in MARKS for mark in marks)
-_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|begin_of_solution|>")
+_FINAL = (
+    *("<|start|>assistant", "<|channel|>final<|message|>", "<|START_RESPONSE|>", "<|START_TEXT|>"),
+    "<|begin_of_solution|>",
+)
 """What gpt-oss, Cohere and Sky write between a thought and the answer."""
-_OVER = ("<|END_RESPONSE|>", "<|end_of_solution|>")
+_OVER = ("<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_solution|>")
 """And behind it."""
+_BEHIND = (*_FINAL, "<|START_ACTION|>")
+"""What shows that a mark before it ended a thought."""
+_LAST = re.compile(r"[\w.!?\u2026\u3002]")
+_NEXT = re.compile(r"[\w*<\[{]")
+"""Signs between which a special token stands without blanks where it ends a thought inside a line."""
 ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|return|>"),
     *("<end_of_turn>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "</s>"),
@@ -163,6 +172,7 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
     """`looked_at`: the text, or its small letters, for marks in any case."""
     kept, at, look = list[str](), 0, 0
     counted, fences, ticks, passed, inner = 0, 0, 0, -1, 0
+    tick, end = text.find("`"), -1  # the next backquote, and the end of the line
     start, stop = looked_at.find(opening), looked_at.find(closing)
     while True:
         # what was not found once is not looked for again
@@ -176,7 +186,11 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
         line = text.rfind("\n", counted, first) + 1
         ticks = text.count("`", line or counted, first) + (0 if line else ticks)
         counted = first
-        if fences % 2 or ticks % 2:
+        if 0 <= tick < first:
+            tick = text.find("`", first)
+        if end < first:
+            end = text.find("\n", first) % (len(text) + 1)
+        if fences % 2 or (ticks % 2 and (0 <= tick < end or text[first - 1] == "`")):
             look = first + 1
         elif not opens and passed >= 0 and text.find("\n", passed, first) < 0:  # a line that speaks of both marks
             look, passed = first + len(closing), -1
@@ -201,9 +215,12 @@ def _without(text: str, looked_at: str, opening: str, closing: str) -> str:
 def _ends_a_thought(text: str, begin: int, at: int, closing: str) -> bool:
     """Whether the end of a thought without its beginning is one, and not what a text speaks of."""
     stop = at + len(closing)
-    if text.startswith(_FINAL, stop):
+    if text.startswith(_BEHIND, stop):
         return True
-    return closing not in ENDS and _at_an_end(text, begin, at, stop)
+    if closing in ENDS:
+        return False
+    between = not closing.startswith("</") and at > begin and _LAST.match(text, at - 1) and _NEXT.match(text, stop)
+    return bool(between) or _at_an_end(text, begin, at, stop)
 
 
 def _at_an_end(text: str, begin: int, start: int, stop: int) -> bool:
