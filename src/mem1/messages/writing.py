@@ -377,8 +377,9 @@ def _beginning(line: str, tokens: int) -> str:
     most = beginning(line, tokens)
     if most == line:
         return line
-    places = [at for at in range(len(most), 1, -1) if parts_words(line, at)]
-    at = next((at for at in places if line[at - 1] in _SEPARATES), next(iter(places), 0))
+    places = range(len(most), 1, -1)
+    behind_a_sign = next((at for at in places if line[at - 1] in _SEPARATES and parts_words(line, at)), 0)
+    at = behind_a_sign or next((at for at in places if parts_words(line, at)), 0)
     return most[:at] or beginning(line, tokens - 2)[:-1] or line[: 1 + line.startswith(CUT)]
 
 
