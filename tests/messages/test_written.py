@@ -107,3 +107,34 @@ def test_a_writer_sees_what_a_policy_trained_under_a_notebook_sees():
         before = [turns[at][place] for at, places in stands.items() if at < len(turns) - 1 for place in places]
         assert [note.text for note in older] == before[-4:]
         assert all(read_note(note.text).value for note in older)
+
+
+@pytest.mark.parametrize(
+    ("note", "source"),
+    [
+        ("closes at 14:00", "Open 12:30\u201314:00 on weekdays."),
+        ("hours: 12:30\u201314:00", "Open 12:30\u201314:00 on weekdays."),
+        ("takes 3-5 days, at most 5", "It takes 3\u20135 days."),
+        ("war: 1939 to 1945", "The war (1939\u20131945) ended."),
+        ("visitors: 5,000 to 10,000", "It draws 5,000\u201310,000 people."),
+        ("price: $20 to $30, 10% to 15% off", "$20\u2013$30, 10%\u201315% off"),
+        ("from v1.2 to v1.4, a_1 to a_9", "for v1.2\u2013v1.4, a_1\u2013a_9."),
+    ],
+)
+def test_both_ends_of_a_range_are_words(note: str, source: str):
+    assert kept_of(note, about(source)) == note
+
+
+@pytest.mark.parametrize(
+    ("note", "source"),
+    [
+        ("call: 199", "Call 555\u2013199 at noon."),
+        ("ticket: 1471", "Ticket OPS\u20131471 is open."),
+        ("port: 123", "Call 555\u2013123\u20134567 at noon."),
+        ("room: 4567", "Call 555-123\u20134567 at noon."),
+        ("temperature: -5", "It takes 3\u20135 days."),
+        ("takes 35 days", "It takes 3\u20135 days."),
+    ],
+)
+def test_what_a_dash_joins_otherwise_is_one_word(note: str, source: str):
+    assert kept_of(note, about(source)) == ""

@@ -1324,6 +1324,9 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("before[1:] and before[1:] in _SLASHES:", "False:"),
         ("if not _is_list(run) for at", "for at"),
         ("if leads or found[0] in _SLASHES", "if leads"),
+        ("</?[A-Za-z][^<>]*(?<!\\s)>|", "()"),
+        ('f" {_COMPARISONS[found[1]]}"', "_COMPARISONS[found[1]]"),
+        ("if word[0] in signs and is_exact(word))", "if False)"),
     ),
     ("messages/written.py", ("messages/test_written.py", "messages/test_writing.py")): (
         ("if isinstance(lines, str):", "if False:"),
@@ -1333,6 +1336,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("harmless = strip_brackets(compared(text), ())", "harmless = compared(text)"),
         ("return line if dated else rest", "return rest"),
         ("f\"{joined[1] or ''} \"", "joined[0]"),
+        ("if of_numbers and not falls else", "if of_numbers else"),
+        ("if of_numbers and not", "if not"),
         ("(?<![\\w.,])(\\d[", "(\\d["),
         ("if (found := _MARKER.match(line)) else line", "if (found := None) else line"),
         ("if not value and before.endswith(LASTING) and not lasting:", "if False:"),

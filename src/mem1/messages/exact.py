@@ -24,7 +24,7 @@ from itertools import accumulate
 
 from rapidfuzz.distance import OSA
 
-from mem1.messages.wholes import Wholes, bare, hyphened, is_exact, normal, spaced, with_commas, words
+from mem1.messages.wholes import Wholes, bare, comparisons, hyphened, is_exact, normal, spaced, with_commas, words
 
 _QUOTES = {
     '"': '"\u201d',
@@ -52,7 +52,13 @@ _ISO = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
 _DAY_OR_YEAR = re.compile(r"(\d{1,2}|\d{4})(?:st|nd|rd|th)?")
 _RUNS = re.compile(r"\d+(?:st|nd|rd|th)?(?![^\W_])|[^\W\d_]+|[\w]+")
 _NAMES = re.compile(r"([\W_]+)")
-_VERBS = re.compile(r"(?<!\S)(?<!\bof )(?<!\dst )(?<!\dnd )(?<!\drd )(?<!\dth )(?:may|march)(?=\s+[a-z])")
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])\s+(?:may|march)\b"
+_VERBS = re.compile(
+    rf"(?<!\S)(?:((?i:on|by|until|since)\s+{_DAY}(?!\s+(?:be|have|not|also)\b)"
+    rf"|{_DAY}(?=\s+(?:(?:from|at)\b|(?:to|until|and)\s+\d)))"
+    r"|(?<!\bof )(?<!\dst )(?<!\dnd )(?<!\drd )(?<!\dth )(?:may|march)(?=\s+[a-z]))"
+)
+"""A day of one of these months, which is no verb, or a verb."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,8 @@ def verified(note: str, source: Source | str) -> str | None:
     note = " ".join(flat)
     if not all(normal(quoted) in given.wholes for quoted in quotations(note)):
         return None
+    if not all(map(given.has, comparisons(note))):
+        return None
     if not (calendar(normal(_without_verbs(note))) <= given.calendar and calendar(normal(note)) <= given.pairs):
         return None
     plain = _plain(note)
@@ -189,7 +197,7 @@ def _parted(word: str) -> list[str]:
 
 
 def _without_verbs(text: str) -> str:
-    return _VERBS.sub("-", text)
+    return _VERBS.sub(lambda found: found[1] or "-", text)
 
 
 def _digits(word: str) -> str:

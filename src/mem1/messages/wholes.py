@@ -42,7 +42,8 @@ _RAISED = re.compile(
     "(?<![^\\W\\d_])[\xb2\xb3\xb9\xbc-\xbe\u2070-\u208e\u2150-\u215f\u2189\u2460-\u249b\u24ea-\u24ff\u2776-\u2793]+"
 )
 """Small and framed digits and fractions that are not of a name, such as CO\u2082."""
-_COMPARED = re.compile(r"(?<![\w\-=<>!])(?:[<>]=?|!=)(?=[-.\u2212]?\d)(?![^\s<>]*>)")
+_COMPARED = re.compile(r"</?[A-Za-z][^<>]*(?<!\s)>|(?<![\-=<>!])([<>]=?|!=) ?(?=[-.\u2212]?\d)(?![^\s<>]*>)")
+"""A tag, or a comparison with a number."""
 _COMPARISONS = {"<": "\u2aaa", "<=": "\u2264", ">": "\u2aab", ">=": "\u2265", "!=": "\u2260"}
 _SIGNS = str.maketrans("<>\u2010\u2011\u2012\u2013\u2212\u2019", "()-----'")
 _NARROW = re.compile(r"(?<![\w.,])\d{1,3}(?:[\u00a0\u202f\u2009]\d{3})+(?!\d)")
@@ -55,8 +56,15 @@ _SPACED = re.compile(r"(?<![\w.,'^-])(?<!\d )\d{1,3}(?: \d{3})+(?!\w|[.,'-]\d)")
 
 
 def compared(text: str) -> str:
-    """The text with one sign of its own for each comparison with a number, which is no bracket."""
-    return _COMPARED.sub(lambda found: _COMPARISONS[found[0]], text)
+    """The text with one sign of its own, which is no bracket, for each comparison with a number: apart from what
+    is before it, and at the number."""
+    return _COMPARED.sub(lambda found: f" {_COMPARISONS[found[1]]}" if found[1] else found[0], text)
+
+
+def comparisons(text: str) -> Iterator[str]:
+    """Those with a number, "\u226518" for ">= 18"."""
+    signs = frozenset(_COMPARISONS.values())
+    return (word for word in words(with_commas(text)) if word[0] in signs and is_exact(word))
 
 
 def normal(text: str) -> str:

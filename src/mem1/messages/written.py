@@ -38,6 +38,10 @@ _ESCAPED = re.compile(r"\\([nrt\"\\/])")
 _JOINED = re.compile(
     r"(?<=\d)T(?=\d\d:\d\d)|\b[vV](?=\d)|(?<![\w.,])(\d[\d.,]*)(?=(?:[kKMGT]i?B|ms|s|min|h|kg|km|m|EUR|USD)\b)"
 )
+_IN_RANGES = r"[\w.:,/$%\u20ac\xa3-]"
+_RANGE = re.compile(
+    rf"(?<!{_IN_RANGES})(?<!\u2013)({_IN_RANGES}{{1,30}})\u2013(?=({_IN_RANGES}{{1,30}}))(?!{_IN_RANGES}{{0,30}}\u2013)"
+)
 _MARKER = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TICKS = re.compile("`{2,}")
 _UNNAMED = (
@@ -71,11 +75,20 @@ class WrittenNote:
 
 def about(text: str) -> Source:
     """What notes on a part are checked against: the part as harmless as a model reads it, so that a repair brings no
-    tag back; and once more with words apart that JSON, times, versions and units join."""
+    tag back; and again with words apart that ranges, and that JSON, times, versions and units join."""
     harmless = strip_brackets(compared(text), ())
-    unescaped = _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], harmless)
+    ranges = _RANGE.sub(_ends_apart, harmless)
+    unescaped = _ESCAPED.sub(lambda sign: " " if sign[1] in "nrt" else sign[1], ranges)
     apart = _JOINED.sub(lambda joined: f"{joined[1] or ''} ", unescaped)
-    return Source(harmless if apart == harmless else f"{harmless}\n{apart}")
+    return Source("\n".join(dict.fromkeys((harmless, ranges, apart))))
+
+
+def _ends_apart(found: re.Match[str]) -> str:
+    """A range with its ends apart; numbers that fall, as of "555\u20130199", are none."""
+    start, end = found[1], found[2].rstrip(".,:")
+    falls = start.isdecimal() and end.isdecimal() and int(start) >= int(end)
+    of_numbers = all(any(map(str.isdecimal, side)) for side in (start, end)) and start.count("-") == end.count("-")
+    return f"{start} \u2013 " if of_numbers and not falls else found[0]
 
 
 def kept_of(line: str, source: Source) -> str:
