@@ -1312,7 +1312,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if part and size + estimated", "if size + estimated"),
         ("oldest(rest, tokens) or _beginning(rest, tokens)", "oldest(rest, tokens) or rest"),
         ("if parts_words(line, at)), 0)", "), 0)"),
-        ("in _SEPARATES and parts_words(line, at)", "in _SEPARATES"),
     ),
     ("messages/wholes.py", ("messages/test_exact.py",)): (
         ("if CUT in wanted or start in self._inside_numbers", "if start in self._inside_numbers"),
