@@ -42,7 +42,7 @@ _RAISED = re.compile(
     "(?<![^\\W\\d_])[\xb2\xb3\xb9\xbc-\xbe\u2070-\u208e\u2150-\u215f\u2189\u2460-\u249b\u24ea-\u24ff\u2776-\u2793]+"
 )
 """Small and framed digits and fractions that are not of a name, such as CO\u2082."""
-_COMPARED = re.compile(r"</?[A-Za-z][^<>]*(?<!\s)>|(?<![\-=<>!])([<>]=?|!=) ?(?=[-.\u2212]?\d)(?![^\s<>]*>)")
+_COMPARED = re.compile(r"</?[A-Za-z][^<>]*(?<!\s)>|(?<![\-=<>!])([<>]=?|!=) ?(?=[-.\u2212]?\d)(?![^\s<>]{0,40}>)")
 """A tag, or a comparison with a number."""
 _COMPARISONS = {"<": "\u2aaa", "<=": "\u2264", ">": "\u2aab", ">=": "\u2265", "!=": "\u2260"}
 _SIGNS = str.maketrans("<>\u2010\u2011\u2012\u2013\u2212\u2019", "()-----'")
