@@ -117,6 +117,9 @@ class TestFolders:
         shutil.copytree(run / "evaluation", whole / "train" / "evaluation")  # mem1 train examined it itself
         assert terminal("export", whole / "train", tmp_path / "alone")[0] == 0
         assert load_policy(tmp_path / "alone").fingerprint() == policy
+        shutil.copytree(whole / "train", whole / "mine", ignore=shutil.ignore_patterns("evaluation"))
+        assert terminal("export", whole / "mine", tmp_path / "beside")[0] == 0  # a run beside somebody's evaluation
+        assert "## Results" not in (tmp_path / "beside" / "README.md").read_text()
 
     def test_a_curve_may_hold_what_is_no_number(self, run: Path, tmp_path: Path, terminal: Terminal):
         shutil.copytree(run, tmp_path / "run")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from mem1.agent.roles import Rule, alternate, rule_in, without_system
@@ -71,9 +71,10 @@ _OTHER_NAMES = {"max_tokens": "max_completion_tokens", "max_completion_tokens": 
 class Taken:
     """What one server takes of requests. Thread-safe."""
 
-    def __init__(self, where: str, settings: Mapping[str, Any]) -> None:
-        """`where`: the server, for messages; `settings`: the user's own."""
+    def __init__(self, where: str, settings: Mapping[str, Any], *, spare: Collection[str] = ()) -> None:
+        """`where`: the server, for messages; `settings`: the user's own; `spare`: options that may be left out too."""
         self._where, self._settings = where, settings
+        self._spare = _LEFT_OUT | frozenset(spare)
         self._fields: frozenset[str] = frozenset()
         """Fields of messages and calls that are refused."""
         self._options: frozenset[str] = frozenset()
@@ -118,7 +119,7 @@ class Taken:
             raise refused
         said = _KNOWN.split(refused.detail, maxsplit=1)[0]
         fields = frozenset(_extras(sent["messages"]))
-        named = _first_named(said, fields, (self._settings.keys() | _LEFT_OUT) & sent.keys())
+        named = _first_named(said, fields, (self._settings.keys() | self._spare) & sent.keys())
         if named is None:
             # it names no field; those that no server has to know are the likely ones
             if not fields or not _EXTRA.search(said) or _first_named(said, frozenset(), sent.keys() - _ALWAYS):
@@ -126,7 +127,7 @@ class Taken:
             self._leave_out_fields(fields)
         elif named in fields:
             self._leave_out_fields(frozenset((named,)))
-        elif named in _LEFT_OUT or _OTHER_NAMES.get(named, named) not in {named, *self._options}:
+        elif named in self._spare or _OTHER_NAMES.get(named, named) not in {named, *self._options}:
             self._leave_out_option(named)
         else:
             raise Refused(

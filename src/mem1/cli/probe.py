@@ -25,6 +25,7 @@ from mem1.cli.progress import bars, say, stderr
 from mem1.cli.writer import WriterModelOption, WriterUrlOption, open_writer, place
 from mem1.errors import UserError, suggestion
 from mem1.interrupts import stopped_while
+from mem1.net.threads import run_jobs
 from mem1.pages.table import printed
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _SHOWN = 8
 """Words of a memory that are shown as invented, and numbers of transcripts."""
 _WORKERS = 2
 """Processes on a CPU that read."""
+_REQUESTS = 8
+"""Memories at a time that a server's model writes, and so requests."""
 
 
 def command(
@@ -205,25 +208,28 @@ def _taken(
 ) -> list[Taken]:
     from mem1.extras.probe.exam import examine
 
-    found: list[Taken] = []
+    jobs = list(itertools.product(range(len(transcripts)), names, cells))
+    found: dict[tuple[int, str, tuple[float, int]], Taken] = {}
+
+    def one(job: tuple[int, str, tuple[float, int]]) -> Taken:
+        number, name, (share, cycles) = job
+        return examine(
+            transcripts[number],
+            name,
+            share=share,
+            cycles=cycles,
+            number=number,
+            write=write,
+            reads=reads,
+            noting=None if notings is None else notings[number],
+        )
+
     with stopped_while("probing"), bars(stderr()) as progress:
-        bar = progress.add_task("probe", total=len(transcripts) * len(names) * len(cells), note="")
-        for (number, transcript), name, (share, cycles) in itertools.product(enumerate(transcripts), names, cells):
-            progress.update(bar, note=name)
-            found.append(
-                examine(
-                    transcript,
-                    name,
-                    share=share,
-                    cycles=cycles,
-                    number=number,
-                    write=write,
-                    reads=reads,
-                    noting=None if notings is None else notings[number],
-                )
-            )
-            progress.advance(bar)
-    return found
+        bar = progress.add_task("probe", total=len(jobs), note="")
+        for job, taken in run_jobs(jobs, one, at_a_time=_REQUESTS if write else 1, stopped=lambda: False):
+            found[job] = taken
+            progress.update(bar, advance=1, note=job[1])
+    return [found[job] for job in jobs]
 
 
 def _read(folder: Path, transcripts: Sequence[Transcript], at: ModelServer | Device) -> list[Noting]:

@@ -171,9 +171,8 @@ class Judge:
         self._verdicts = verdicts or Verdicts(None, model=server.model)
         self._retry = retry or Retry()
         self._silent = 0
-        self._taken = Taken(server.address, {"max_tokens": server.max_tokens})
-        self._temperature: int | None = 0
-        """None: a server that takes only its own, as those of models that reason do."""
+        # models that reason take only their own temperature
+        self._taken = Taken(server.address, {"max_tokens": server.max_tokens}, spare=("temperature",))
         key = read_key(KEY_VARIABLE)
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
 
@@ -224,16 +223,13 @@ class Judge:
             request = {
                 "model": self.server.model,
                 "messages": judge_messages(answer),
-                "temperature": self._temperature,
+                "temperature": 0,
                 "max_tokens": self.server.max_tokens,
             }
             sent = self._taken.part(request)
             try:
                 return self._retry(partial(self._reply, client, json.dumps(sent).encode("ascii")))
             except TryFailed as error:
-                if error.status == 400 and "temperature" in sent and "temperature" in error.detail:
-                    self._temperature = None
-                    continue
                 try:
                     self._taken.learn(sent, Refused(str(error), status=error.status, detail=error.detail))
                 except Refused:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_servers import chat_server
 from probed import HEAD, as_lines, jobs, moved
+from server_replies import Reply
 from terminals import Terminal
 
 from mem1.errors import UserError
@@ -274,6 +276,27 @@ def test_the_command_prints_tables_json_and_a_page(terminal: Terminal, tmp_path:
     found = json.loads(out)
     assert [row["memory"] for row in found["rows"]] == ["recency", "recency", "index", "index"]
     assert found["writer"] is None and found["rows"][2]["ahead"] > 0 and list(found["by_kind"]) == ["jobs"]
+
+
+def test_a_model_writes_several_memories_at_a_time_and_each_row_is_its_own(terminal: Terminal, tmp_path: Path):
+    path = tmp_path / "transcripts.jsonl"
+    path.write_text(as_lines([jobs(20), jobs(40), jobs(60)]), "utf-8")
+
+    def first_words(body: dict[str, Any], number: int) -> Reply:
+        return Reply(text=body["messages"][-1]["content"][-400:], hangs_s=0.05)
+
+    with chat_server(first_words) as server:
+        given = ("--transcripts", path, "--cycles", "2", "--base-url", server.url, "--model", "m", "--json")
+        code, out, _ = terminal("probe", "summary", "writer", "recency", *given)
+    found = {row["memory"]: row["recall"] for row in json.loads(out)["rows"]}
+    assert code == 0 and [*found] == ["summary", "writer", "recency"] and 2 < server.busiest <= 8
+
+    def write(messages: Sequence[Mapping[str, Any]]) -> str:
+        return messages[-1]["content"][-400:]
+
+    for name, recall in found.items():
+        alone = [examine(jobs(n), name, share=0.1, cycles=2, write=write).recall or 0 for n in (20, 40, 60)]
+        assert recall == pytest.approx(sum(alone) / 3)
 
 
 def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Terminal, tmp_path: Path):

@@ -11,7 +11,7 @@ from probed import jobs
 from mem1.errors import UserError
 from mem1.extras.probe.compressors import Kept
 from mem1.extras.probe.pieces import Piece, exchanges
-from mem1.extras.probe.writers import PLAIN, Counting, NoteWriter, Summary, parts, served
+from mem1.extras.probe.writers import PLAIN, Counting, ExchangeNotes, Summary, parts, served
 from mem1.messages.bounds import estimated
 from mem1.messages.wholes import CUT
 
@@ -47,10 +47,10 @@ def test_a_long_summary_is_cut():
 
 def test_notes_are_written_once_for_each_exchange_and_the_newest_stay():
     model = Model("- host of job 0 is host-9999.internal\n- host of job 0", "nothing", "- one\n- two", "- more")
-    kept = NoteWriter(model).compress(Kept("- before"), PIECES, 1_000)
+    kept = ExchangeNotes(model).compress(Kept("- before"), PIECES, 1_000)
     assert len(model.asked) == 40
     assert kept.text.splitlines()[:4] == ["- before", "host of job 0", "one", "two"]
-    assert estimated(NoteWriter(Model("- a line of notes")).compress(Kept(), PIECES, 50).text) <= 50
+    assert estimated(ExchangeNotes(Model("- a line of notes")).compress(Kept(), PIECES, 50).text) <= 50
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "\U0001f600" * 20_000, f"{'ab,' * 30_000} and so on"])

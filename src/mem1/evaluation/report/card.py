@@ -21,7 +21,7 @@ from mem1.configuration import read_toml
 from mem1.durable import read_manifest
 from mem1.errors import UserError
 from mem1.evaluation.report.rows import read_evaluations
-from mem1.evaluation.report.run_folders import examined_policy, facts
+from mem1.evaluation.report.run_folders import evaluation_folder, examined_policy, facts
 from mem1.evaluation.report.tables import markdown
 from mem1.hub import hub_name
 from mem1.pages.table import Table
@@ -64,9 +64,8 @@ def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
     yield "A language-model agent that keeps its memory small while it works, trained with mem1."
     yield ""
     yield markdown_table(Table(headings=("", ""), rows=[*known.items()], names=2))
-    folder = run / "evaluation" if (run / "evaluation").is_dir() else run.parent / "evaluation"
     examined = policy.resolve() == examined_policy(run).resolve()
-    if examined and (rows := [attempts.report_row() for attempts in read_evaluations(folder)]):
+    if examined and (rows := [attempts.report_row() for attempts in read_evaluations(evaluation_folder(run))]):
         yield from ("## Results", "", markdown(rows))
     metrics = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
     curve = [row for row in metrics if "reward" in row]

@@ -127,9 +127,15 @@ def examined_policy(training: Path) -> Path:
     That is the last. Where the training is part of a larger run, which examines before and after it, it is the one that
     did best on development tasks, if there were any.
     """
-    best, whole = training / BEST, training.absolute()
-    part = whole.name == "train" and (whole.parent / "evaluation").is_dir() and not (whole / "evaluation").is_dir()
+    best, part = training / BEST, evaluation_folder(training).parent != training
     return best if part and best.is_dir() else training / "policy"
+
+
+def evaluation_folder(training: Path) -> Path:
+    """Where the results of a training are: in its own folder, or in that of the larger run whose `train` it is."""
+    whole, own = training.absolute(), training / "evaluation"
+    larger = whole.parent / "evaluation"
+    return larger if whole.name == "train" and larger.is_dir() and not own.is_dir() else own
 
 
 def _all_but_seeds(training: Path) -> str:

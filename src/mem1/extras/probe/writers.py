@@ -1,7 +1,7 @@
 """Memories that a language model writes, in at most so many tokens: summaries, and notes of each exchange.
 
     Summary(PLAIN, write).compress(Kept("..."), pieces, 500)    ->   the summary so far and what came since, as one
-    NoteWriter(write).compress(Kept("..."), pieces, 500)        ->   what was there, and a line or two for each exchange
+    ExchangeNotes(write).compress(Kept("..."), pieces, 500)        ->   what was there, and a line or two for each exchange
 
 A summary is written again with each part of the transcript that fits into the model's context; notes are written once.
 """
@@ -82,7 +82,7 @@ class Summary:
         return Kept(text)
 
 
-class NoteWriter:
+class ExchangeNotes:
     """Lines that are written once for each exchange and checked against it; the newest, where all are too many."""
 
     def __init__(self, write: Write) -> None:
@@ -101,7 +101,7 @@ class NoteWriter:
 WRITTEN: Mapping[str, Callable[[Write], Compressor]] = {
     "summary": partial(Summary, PLAIN),
     "summary-sections": partial(Summary, SECTIONS),
-    "writer": NoteWriter,
+    "writer": ExchangeNotes,
 }
 """By the names that `mem1 probe` takes."""
 
