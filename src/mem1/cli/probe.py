@@ -85,6 +85,7 @@ def command(
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="Chat server whose model writes summaries and notes.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens of each of its replies.")] = None,
     writer: Annotated[
         Path | None,
         typer.Option(help="Folder of a policy trained to write notes: adds trained-writer."),
@@ -115,6 +116,8 @@ def command(
         raise UserError("--base-url and --model go together")
     if model_reads and base_url is None:
         raise UserError("--model-reads needs a model: give --base-url and --model")
+    if base_url is None:
+        refuse(invocation, "max_tokens", because="belongs to a model of --base-url")
     at = None
     if writer is None:
         refuse(invocation, "device", "writer_url", "writer_model", because="belongs to --writer")
@@ -124,7 +127,7 @@ def command(
         new_file(plot)
         make_folder_of(plot)
     chosen = tuple(dict.fromkeys(memories or _DEFAULT))
-    write = None if base_url is None or model is None else served(base_url, model)
+    write = None if base_url is None or model is None else served(base_url, model, max_tokens=max_tokens)
     _check_names([name for name in chosen if writer is None or name != TRAINED], write)
     given = _given(transcripts, kind or _KINDS, split, wordings, count, exchanges, corpus, repository)
     cells = list(itertools.product(dict.fromkeys(share or (_SHARE,)), dict.fromkeys(cycles or (_CYCLES,))))

@@ -286,10 +286,23 @@ def test_a_model_writes_several_memories_at_a_time_and_each_row_is_its_own(termi
         return Reply(text=body["messages"][-1]["content"][-400:], hangs_s=0.05)
 
     with chat_server(first_words) as server:
-        given = ("--transcripts", path, "--cycles", "2", "--base-url", server.url, "--model", "m", "--json")
+        given = (
+            "--transcripts",
+            path,
+            "--cycles",
+            "2",
+            "--base-url",
+            server.url,
+            "--model",
+            "m",
+            "--max-tokens",
+            "99",
+            "--json",
+        )
         code, out, _ = terminal("probe", "summary", "writer", "recency", *given)
     found = {row["memory"]: row["recall"] for row in json.loads(out)["rows"]}
     assert code == 0 and [*found] == ["summary", "writer", "recency"] and 2 < server.busiest <= 8
+    assert all(request["max_tokens"] == 99 for request in server.requests)
 
     def write(messages: Sequence[Mapping[str, Any]]) -> str:
         return messages[-1]["content"][-400:]
@@ -345,6 +358,7 @@ def test_a_file_of_transcripts_is_read_and_mistakes_in_it_are_named(terminal: Te
         (("folds(3)",), "unknown memory 'folds(3)' (did you mean fold(3)?); known: recency, without-results"),
         (("--base-url", "http://127.0.0.1:9/v1"), "--base-url and --model go together"),
         (("--model-reads",), "--model-reads needs a model"),
+        (("--max-tokens", "9"), "--max-tokens: belongs to a model of --base-url"),
         (("--transcripts", "x.jsonl", "--count", "3"), "--count: belongs to transcripts that are made"),
         (("--kind", "offices"), "unknown 'offices' (did you mean office?); known: "),
         (("--split", "train"), "unknown 'train'; known: development, test"),

@@ -1,7 +1,7 @@
 """Memories that a language model writes, in at most so many tokens: summaries, and notes of each exchange.
 
     Summary(PLAIN, write).compress(Kept("..."), pieces, 500)    ->   the summary so far and what came since, as one
-    ExchangeNotes(write).compress(Kept("..."), pieces, 500)        ->   what was there, and a line or two for each exchange
+    ExchangeNotes(write).compress(Kept("..."), pieces, 500)     ->   the same, and some lines on each exchange
 
 A summary is written again with each part of the transcript that fits into the model's context; notes are written once.
 """
@@ -111,13 +111,15 @@ def parts(pieces: Sequence[Piece], tokens: int) -> Iterator[str]:
     return parts_of([piece.text for piece in pieces], tokens)
 
 
-def served(base_url: str, model: str, **server: Any) -> Write:
+def served(base_url: str, model: str, *, max_tokens: int | None = None, **server: Any) -> Write:
     """A model behind a chat server, at temperature 0; its key is OPENAI_API_KEY. `server`: fields of `ModelServer`.
+
+    max_tokens      of a reply; None: the server's own limit
 
     Raises UserError for an address that is none, and where the model gives no reply.
     """
     key = "OPENAI_API_KEY" if read_key("OPENAI_API_KEY") else None
-    chat = ServedChat.at(base_url, model, {"temperature": 0}, api_key_env=key, **server)
+    chat = ServedChat.at(base_url, model, {"temperature": 0, "max_tokens": max_tokens}, api_key_env=key, **server)
 
     def write(messages: list[Mapping[str, Any]]) -> str:
         text = chat.reply(messages, ()).message["content"]
