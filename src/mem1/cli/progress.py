@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -61,8 +71,45 @@ def say(message: str, kind: str | None = None) -> None:
     Console(stderr=True, highlight=False).print(head + shown, soft_wrap=True)
 
 
+_LOGGED_S = 60.0
+"""Least seconds between two lines in a file."""
+
+
 class _Lines(Progress):
-    """A bar in each line, and its note beside it, or below it where the terminal is too narrow."""
+    """A bar in each line, and its note beside it, or below it where the terminal is too narrow.
+
+    What is no terminal, as the log of a batch job, gets what has been updated as a line a minute.
+    """
+
+    _logged = 0.0
+
+    def start(self) -> None:
+        self._logged = time.monotonic()
+        super().start()
+
+    def update(self, task_id: TaskID, **fields: Any) -> None:
+        super().update(task_id, **fields)
+        self._log(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._log(task_id)
+
+    def _log(self, task_id: TaskID) -> None:
+        console = self.console
+        if (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter:
+            return
+        with self._lock:
+            task, now = self._tasks[task_id], time.monotonic()
+            if task.finished or not task.completed or now - self._logged < _LOGGED_S:
+                return  # the end shows all
+            self._logged = now
+        total = "?" if task.total is None else f"{task.total:.0f}"
+        left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
+        passed = timedelta(seconds=round(task.elapsed or 0))
+        note = f"  {task.fields['note']}" if task.fields["note"] else ""
+        line = f"{task.description} {task.completed:.0f}/{total} in {passed}{left}{note}"
+        console.print(escape(printable(line)), soft_wrap=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         shown = [task for task in self.tasks if task.visible]
