@@ -62,7 +62,7 @@ real: smollm2
 
 # of test transcripts, which share no name with those that it learns from
 writer: smollm2
-	$(BIN)/mem1 train smollm2/writer-start --out runs/writer-start --resume --no-evaluate
+	$(BIN)/mem1 train smollm2/writer-start --out runs/writer-start $(if $(wildcard runs/writer-start),--resume) --no-evaluate
 	$(BIN)/mem1 probe recency without-results index --split test --count 2 --kind atlas --kind office --kind software \
 		--writer runs/writer-start/policy --plot runs/writer.html $(ARGS)
 

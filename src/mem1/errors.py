@@ -36,10 +36,10 @@ class Damaged(UserError):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, with the same brackets; None if none is like it."""
+    """The known name that is most like this one, with the same brackets; None if none is like it, or it is that."""
     head, bracket, arguments = name.partition("(")
     found = difflib.get_close_matches(head, [*known], n=1)
-    return f"{found[0]}{bracket}{arguments}" if found else None
+    return f"{found[0]}{bracket}{arguments}" if found and found[0] != head else None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

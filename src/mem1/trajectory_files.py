@@ -50,14 +50,17 @@ def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[
             if not drop_cut_line:
                 raise UserError(cut_line(path, number)) from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}:{number}: not a trajectory record ({error!r})") from error
+            raise UserError(f"{path}:{number}: not a trajectory record ({error or type(error).__name__})") from error
     return trajectories
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
     """(line number, line, whether it is the last) of every line that is not blank."""
     if not path.is_file():
-        raise UserError(f"{path}: no such file; give the trajectories.jsonl of a run")
+        what = "a folder" if path.is_dir() else "no such file"
+        raise UserError(
+            f"{path}: {what}; give a file such as RUN/trajectories/step-000012.jsonl or RUN/evaluation/trained-2.jsonl"
+        )
     with path.open("rb") as file:
         number, line = 1, file.readline()
         while line:

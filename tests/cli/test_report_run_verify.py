@@ -200,7 +200,7 @@ class TestRun:
     def test_a_question_without_passages_and_passages_without_a_question_are_refused(self, policy):
         with pytest.raises(UserError, match="--question needs something to search"):
             call("run", "--model", policy, "--question", "Who?")
-        with pytest.raises(UserError, match=r"unknown key tasks\.corpus"):
+        with pytest.raises(UserError, match="--corpus needs questions about it"):
             call("run", "--model", policy, "--corpus", "a.jsonl")
         with pytest.raises(UserError, match="--question is empty"):
             call("run", "--model", policy, "--question", " ", "--corpus", "a.jsonl")
@@ -300,6 +300,15 @@ class TestReport:
         assert [(attempts.row.policy, attempts.row.objectives) for attempts in found] == [
             ("base", 1), ("base", 2), ("base", 10), ("trained", 1), ("trained", 2), ("trained", 10),
         ]  # fmt: skip
+
+    def test_policies_with_names_of_their_own_stand_in_the_order_of_their_evaluation(self, tmp_path, source):
+        run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(1,))
+        folder = run / "evaluation"
+        for old, new in (("base", "shipped"), ("trained", "policy")):
+            for file in list(folder.glob(f"{old}-1*")):
+                file.rename(folder / file.name.replace(old, new))
+        (folder / "resolved.json").write_text(json.dumps({"shipped": {}, "policy": {}}))
+        assert [attempts.row.policy for attempts in read_evaluations(folder)] == ["shipped", "policy"]
 
     def test_a_task_that_was_tried_again_counts_once_and_a_cut_line_not_at_all(self, tmp_path, source):
         run = make_run(tmp_path / "run", tmp_path / "run", source, sizes=(2,))

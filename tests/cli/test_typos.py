@@ -23,6 +23,8 @@ MEANT = {
     "plan atlas-quik": "did you mean atlas-quick?",
     "verify atlas-quik": "did you mean atlas-quick?",
     "verify memory=fold(0)": "unknown memory 'fold(0)'; known",
+    "verify memory=fold(-1)": "unknown memory 'fold(-1)'; known",
+    "eval --corpus passages.jsonl": "--corpus needs questions about it (--questions FILE; ",
     "data atlas-quik --out tasks.parquet": "did you mean atlas-quick?",
     "eval evaluation.taks=3": "did you mean evaluation.tasks?",
     "run engine.kind=servr": "unknown engine 'servr' (did you mean server?)",

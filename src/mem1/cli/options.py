@@ -266,6 +266,10 @@ class Chosen:
         if self.recipe is not None:
             return load_recipe(self.recipe, *self.settings)
         kind = "multihop" if self.sets("tasks.questions") else "atlas"
+        if kind == "atlas" and self.sets("tasks.corpus") and not self.sets("tasks.kind"):
+            raise UserError(
+                "--corpus needs questions about it (--questions FILE; in mem1 run, --question), or tasks.kind=cloze"
+            )
         standing = {"tasks.kind": kind, **(defaults or {})}
         if kind != "atlas" or self.sets("tasks.kind"):
             standing = {key: value for key, value in standing.items() if key == "tasks.kind" or key[:6] != "tasks."}

@@ -95,19 +95,25 @@ def printed(
     return shown
 
 
-def fitting(console: Console, table: Table, title: str) -> Iterator[rich_table.Table]:
-    """The table, cut between columns into several where the terminal is too narrow; each has the first column."""
+def fitting(console: Console, table: Table, title: str | None = None, *, keys: int = 1) -> Iterator[rich_table.Table]:
+    """The table, cut between columns into several where the terminal is too narrow; each has the first `keys`
+    columns."""
     columns = range(len(table.headings))
     cells = [[table.shown(row, column) for column in columns] for row in range(len(table.rows))]
     rows = [[None if cell is None else escape(cell) for cell in line] for line in cells]
-    headings = [textwrap.fill(heading, _HEADING) for heading in table.headings]
+    headings = ["\n".join(textwrap.fill(line, _HEADING) for line in one.split("\n")) for one in table.headings]
 
     def part(start: int, end: int) -> rich_table.Table:
-        shown = [[row[0], *row[start:end]] for row in rows]
-        return printed([headings[0], *headings[start:end]], shown, title=title if start == 1 else None)
+        return printed(
+            [*headings[:keys], *headings[start:end]],
+            [[*row[:keys], *row[start:end]] for row in rows],
+            title=title if start == keys else None,
+            names=table.names,
+            grouped=table.grouped,
+        )
 
     unlimited = console.options.update(max_width=sys.maxsize)
-    start = 1
+    start = keys
     while start < len(headings):
         end = start + 1
         while (

@@ -128,7 +128,7 @@ class Known:
             saved = json.loads((folder / SAVED).read_text(encoding="utf-8"))
             actions = tuple((kind, tag) for kind, tag in saved["tags"]["actions"])
             return replace(found, saved=saved, tags=Tags(**{**saved["tags"], "actions": actions}))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder / SAVED} cannot be read ({error}); copy the policy again") from error

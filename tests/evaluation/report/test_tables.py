@@ -74,6 +74,13 @@ def test_the_table_prints_every_row_within_80_columns():
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_table_that_is_too_wide_is_cut_between_columns_and_each_part_names_its_rows():
+    metrics = {"score": 0.5, "score_low": 0.25, "score_high": 0.75}
+    text = printed([replace(one, policy="shipped-shop", metrics=metrics) for one in rows()])
+    assert len(re.findall(r"^ ?shipped-shop +[12] ", text, flags=re.MULTILINE)) >= 8
+    assert text.count("0.50 [0.25, 0.75]") == 4 and "\u2026" not in text and max(map(len, text.splitlines())) <= 80
+
+
 def test_a_policy_name_with_square_brackets_is_printed_as_it_is():
     assert "[red]x" in printed([replace(one, policy="[red]x") for one in rows()])
 

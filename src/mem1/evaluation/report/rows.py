@@ -20,7 +20,7 @@ from typing import Any
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import Row, peak_tokens, summarize
 from mem1.evaluation.report.token_attribution import Decode
-from mem1.evaluation.store import read_row
+from mem1.evaluation.store import read_made_by, read_row
 from mem1.records import Trajectory
 from mem1.run_folder import kept_steps
 from mem1.trajectory_files import read_trajectories
@@ -186,11 +186,15 @@ class Attempts:
 
 
 def read_evaluations(folder: Path) -> list[Attempts]:
-    """Everything that evaluations wrote to a folder: the untouched or base model first, "trained" last, by rising N."""
+    """Everything that evaluations wrote to a folder: the untouched or base model first, "trained" last, the others as
+    they were evaluated; by rising N."""
     named = [(match, path) for path in folder.glob("*.jsonl") if (match := re.fullmatch(r"(.+)-(\d+)", path.stem))]
     rank = {"untouched": 0, "base": 0, "trained": 2}
-    found = sorted((rank.get(match[1], 1), match[1], int(match[2]), path) for match, path in named)
-    read = [Attempts.read(path, policy=policy, objectives=n) for _, policy, n, path in found]
+    made = {policy: place for place, policy in enumerate(read_made_by(folder))}
+    found = sorted(
+        (rank.get(match[1], 1), made.get(match[1], len(made)), match[1], int(match[2]), path) for match, path in named
+    )
+    read = [Attempts.read(path, policy=policy, objectives=n) for _, _, policy, n, path in found]
     return [attempts for attempts in read if attempts is not None]
 
 

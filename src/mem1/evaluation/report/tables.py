@@ -25,10 +25,10 @@ import csv as csv_module
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from mem1.errors import UserError
 from mem1.evaluation.compare import Difference, paired_difference
@@ -45,7 +45,7 @@ from mem1.evaluation.report.rows import (
     series,
     shown,
 )
-from mem1.pages.table import Table, markdown_text, printed
+from mem1.pages.table import Table, fitting, markdown_text
 from mem1.pages.table import markdown as markdown_table
 from mem1.records import Ended, Trajectory
 
@@ -228,19 +228,20 @@ def _named(rows: Sequence[ReportRow]) -> Iterator[tuple[str, ReportRow]]:
 
 def print_table(rows: Sequence[ReportRow], console: Console) -> None:
     """Print one line per row, with a space between policies."""
-    cells = results(rows)
-    headings = [h if h == EM.heading else h.replace(" ", "\n", 1) for h in cells.headings]
-    console.print(_printed(headings, cells, note(rows)))
+    _print(console, results(rows), note(rows))
     for warning in warnings(rows):
         console.print(warning, style="yellow", markup=False, highlight=False)
     if depths := by_depth(rows):
         caption = "Depth: longest chain of references behind a question; 0: it refers to no other."
-        console.print(_printed(depths.headings, depths, caption))
+        _print(console, depths, caption)
 
 
-def _printed(headings: Sequence[str], table: Table, caption: str) -> Any:
-    cells = [[escape(cell or "") for cell in line] for line in table.rows]
-    return printed(headings, cells, caption=caption, names=table.names, grouped=True)
+def _print(console: Console, table: Table, caption: str) -> None:
+    headings = [h if h.startswith("EM ") else h.replace(" ", "\n", 1) for h in table.headings]
+    keys = table.headings.index("N") + 1
+    for part in fitting(console, replace(table, headings=headings), keys=keys):
+        console.print(part)
+    console.print(caption, style="table.caption", markup=False, highlight=False)
 
 
 def markdown(rows: Sequence[ReportRow]) -> str:
