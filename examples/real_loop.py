@@ -42,7 +42,7 @@ CLIP = 0.2
 def demonstrations(rollout: mem1.Rollout, source: mem1.TaskSource, count: int) -> list[mem1.Trajectory]:
     """Attempts of the scripted expert, in the tokens of the model and in the contexts of the memory."""
     tasks = [t for n in SIZES for t in source.tasks(objectives=n, count=-(-count // len(SIZES)), seed=n)]
-    expert = TASKS.expert(tasks, rollout.environment, TAGS, seed=0)
+    expert = TASKS.expert(tasks, source.environment, TAGS, seed=0)
     shown = rollout.under(rollout.context, engine=mem1.ScriptedEngine(rollout.dialogue.codec, expert))
     return random.Random(0).sample(shown(tasks, sampling=mem1.Sampling()), count)
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from builders import random_trajectory, tiny_model
+from samples import write_lines
+from tag_sets import PAPER_SHOP
 from worlds import SMALL, rollout
 
+from mem1.engines.codec import Codec
+from mem1.engines.config import STAND_IN
 from mem1.envs.atlas import AtlasTasks
-from mem1.envs.search import SearchEnvironment
+from mem1.envs.base import Environment
+from mem1.envs.english import EnglishTasks
+from mem1.envs.search import MultihopTasks, SearchEnvironment
+from mem1.envs.tasks import TasksConfig
+from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.memory import memory_policy, next_context
+from mem1.policy.folders import tokenizer_folder
 from mem1.policy.policy import Policy
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, Tags
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Passage, Question, Task, Trajectory
@@ -76,6 +86,10 @@ class Drawn:
     source: Any = SOURCE
     sizes: list[int] = field(default_factory=list)
     tasks_: list[Task] = field(default_factory=list)
+
+    @property
+    def environment(self) -> Environment:
+        return self.source.environment
 
     def tasks(self, *, objectives: int, count: int, seed: int) -> list[Task]:
         found = self.source.tasks(objectives=objectives, count=count, seed=seed)
@@ -174,6 +188,48 @@ def test_a_single_world_that_cannot_be_searched_stops_it():
     environment = replace(WORLDS, retrievers={**dict(others), first[0]: Broken()})
     with pytest.raises(UserError, match="2 of 4 demonstrations could not search: connection refused"):
         shown(Drawn(), environment=environment, objectives=[1], tasks=4)
+
+
+class Wrapped:
+    """The environment of a recipe's tasks.environment, which adds nothing."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.observe, self.score = environment.observe, environment.score
+
+
+def wrapped(tasks: TasksConfig, tags: Tags) -> list[Trajectory]:
+    """Demonstrations of two tasks of two questions in a recipe whose tasks.environment adds nothing."""
+    tasks = tasks.model_copy(update={"environment": f"{__name__}:Wrapped"})
+    source, codec = tasks.source("train", tags), Codec.load(tokenizer_folder(STAND_IN, ""))
+    environment = tasks.wrap_environment(source.environment)
+    assert isinstance(environment, Wrapped)
+    run = rollout(lambda _: "", environment, codec=codec, tags=tags, budget=ROOMY)
+    return demonstrate(Recipe(tasks=tasks, sft=Sft(objectives=(2,), tasks=2), writers=()), run, source, tags)
+
+
+def test_behind_an_environment_of_ones_own_no_answer_is_written_that_no_search_has_shown(tmp_path: Path):
+    who = {"id": "a", "text": "Who wrote Emma?", "answers": ["Jane Austen"], "titles": ["Emma"]}
+    what = {"id": "b", "text": "Who built Ely?", "answers": ["Alan"], "titles": ["Ely"]}
+    emma = {"id": "1", "title": "Emma", "text": "Emma is a novel by Jane Austen."}
+    train, test = (
+        write_lines(tmp_path / "train.jsonl", who, what),
+        write_lines(tmp_path / "test.jsonl", {**who, "id": "c", "text": "Why?"}),
+    )
+    passages = write_lines(tmp_path / "p.jsonl", emma)
+    tasks = MultihopTasks(train_questions=str(train), questions=str(test), corpus=str(passages), prompt="plain")
+    for attempt in wrapped(tasks, PAPER):
+        assert sorted(part[3:] for part in attempt.answer.split("; ")) == ["Jane Austen", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "tags"),
+    [
+        (EnglishTasks(worlds=1, entities=40, prompt="plain"), PAPER),
+        (WebShopTasks(products=160, prompt="plain"), PAPER_SHOP),
+    ],
+)
+def test_behind_an_environment_of_ones_own_worlds_and_shops_are_demonstrated(tasks: TasksConfig, tags: Tags):
+    assert [attempt.reward for attempt in wrapped(tasks, tags)] == [2.0, 2.0]
 
 
 def test_demonstrations_that_break_the_protocol_stop_it(monkeypatch: pytest.MonkeyPatch):

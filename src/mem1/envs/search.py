@@ -268,7 +268,8 @@ class QuestionFiles(QuestionTasks):
         return list({passage.id: passage for data in read for passage in data.passages}.values())
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        return GoldExpert(tags, tasks, environment.found if isinstance(environment, SearchEnvironment) else None)
+        assert isinstance(environment, SearchEnvironment)
+        return GoldExpert(tags, tasks, environment.found)
 
     def text_sizes(self, objectives: int) -> TextSizes:
         words: int = self.top_k * self.passage_words  # type: ignore[attr-defined]  # of both subclasses

@@ -142,7 +142,10 @@ class TasksConfig(Config):
         return wrapped(environment)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        """The scripted policy of supervised demonstrations: text of a context -> completion. See also `Excerpts`."""
+        """The scripted policy of supervised demonstrations: text of a context -> completion. See also `Excerpts`.
+
+        environment     that of the source, without the one of `tasks.environment` around it
+        """
         return GoldExpert(tags, tasks)
 
     def texts(self, tags: Tags) -> Iterable[str]:

@@ -234,7 +234,7 @@ def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: 
         for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
     dialogue = rollout.dialogue
-    expert = config.tasks.expert(tasks, rollout.environment, tags, seed=config.seed)
+    expert = config.tasks.expert(tasks, source.environment, tags, seed=config.seed)
     if isinstance(expert, Excerpts):
         tasks = [expert.placed(task) for task in tasks]
     rng = random.Random(f"{config.seed}/cut_short")

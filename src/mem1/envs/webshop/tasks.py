@@ -80,8 +80,7 @@ class WebShopTasks(TasksConfig):
         return WebShopSource(self, split, tags)
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
-        if not isinstance(environment, WebShopEnvironment):
-            raise UserError("the shop's expert reads the shop; leave out tasks.environment in [sft]")
+        assert isinstance(environment, WebShopEnvironment)
         return ShopScript(ShopExpert(laziness=self.laziness, seed=seed), environment, tasks, tags)
 
     def development(self) -> WebShopTasks:
