@@ -24,7 +24,7 @@ from builders import use_fp64_norms
 from precision import rounding
 from small_runs import RECALL_STEPS, RL_STEPS, SFT_STEPS, yes_or_no
 from small_runs import config as config
-from worlds import SMALL
+from worlds import SMALL, rollout
 
 from mem1.configuration import load_toml
 from mem1.durable import read_manifest
@@ -41,9 +41,9 @@ from mem1.protocol import ACT, PAPER, extended
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.model import Lora, ModelConfig, TinyModel
 from mem1.recipe.recipe import Kept, Recipe
-from mem1.recipe.rl import Phase
+from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
-from mem1.records import Ended, Group, Trajectory, Turn
+from mem1.records import Ended, Group, Task, Trajectory, Turn
 from mem1.rollout import Budget
 from mem1.run_folder import BEST, kept_steps, read_metrics
 from mem1.tasks.compose import Split
@@ -51,10 +51,12 @@ from mem1.training.monitoring.metrics_log import KeptAttempts
 from mem1.training.monitoring.validation import Validation, attempt_metrics
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import export_checkpoint, latest_checkpoint
+from mem1.training.sampling.group_sampling import GroupSampler
 from mem1.training.supervised import SftStage, demonstrate
 from mem1.training.train import Finished, Progress, make_rollout, train
 from mem1.trajectory_files import read_trajectories
 
+SOURCE = SMALL.source("train", PAPER)
 STEPS = RECALL_STEPS + SFT_STEPS + RL_STEPS
 
 
@@ -587,6 +589,33 @@ def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe
     sizes = [[g.trajectories[0].task.objectives for g in learner.sample(i) if g.trajectories[0].task] for i in (0, 1)]
     assert sizes == [[1, 1, 1, 1], [1, 1, 2, 2]]
     assert learner.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda tasks: tasks[:3], "3 tasks of 2 objectives, not 4, as asked for; return as many"),
+        (lambda tasks: tasks * 2, "8 tasks of 2 objectives, not 4"),
+        (lambda tasks: [SOURCE.tasks(objectives=1, count=1, seed=0)[0]] * 4, "a task of 1 questions, not 2, as asked"),
+        (lambda tasks: [task.prompt for task in tasks], ".*; it returns a list of Task"),
+    ],
+)
+def test_a_source_that_returns_other_tasks_than_are_asked_for_is_named_by_both_stages(
+    wrong: Callable[[list[Task]], Any], said: str
+):
+    class Own:
+        environment = SOURCE.environment
+
+        def tasks(self, *, objectives: int, count: int, seed: int) -> Any:
+            return wrong(SOURCE.tasks(objectives=objectives, count=count, seed=seed))
+
+    made, rl = rollout(lambda _: "", SOURCE.environment), Rl(curriculum=(Phase(steps=1, objectives=(2,)),))
+    sampler = GroupSampler(cast(Any, None), rl.model_copy(update={"tasks_per_step": 4}), made, Own(), seed=0)
+    with pytest.raises(UserError, match=rf"^Own\.tasks returned {said}"):
+        sampler.sample(0)
+    recipe = Recipe(tasks=SMALL, sft=Sft(objectives=(2,), tasks=4), writers=())
+    with pytest.raises(UserError, match=rf"^Own\.tasks returned {said}"):
+        demonstrate(recipe, made, Own(), PAPER)
 
 
 def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_context(config: Recipe):

@@ -300,6 +300,29 @@ def source_name(source: TaskSource) -> str:
     return type(source.made if isinstance(source, _Both) else source).__name__
 
 
+def made_tasks(source: TaskSource, *, objectives: int, count: int, seed: int, exactly: bool = True) -> Sequence[Task]:
+    """The tasks that the source makes. Raises UserError unless they are a list of so many tasks of so many questions.
+
+    exactly     whether `count` must be met; else the source may have fewer different ones
+    """
+    found: Any = source.tasks(objectives=objectives, count=count, seed=seed)
+    said = f"{source_name(source)}.tasks returned"
+    if not isinstance(found, Sequence):
+        raise UserError(f"{said} a {type(found).__name__}; it returns a list of Task")
+    if wrong := [task for task in found if not isinstance(task, Task)]:
+        raise UserError(f"{said} {wrong[0]!r:.80}; it returns a list of Task")
+    if other := [task.objectives for task in found if task.objectives != objectives]:
+        raise UserError(
+            f"{said} a task of {other[0]} questions, not {objectives}, as asked for; give objectives = [{other[0]}]"
+        )
+    if exactly and len(found) != count:
+        raise UserError(
+            f"{said} {len(found)} tasks of {objectives} objectives, not {count}, as asked for; return as many, "
+            "the same again where there are no more"
+        )
+    return found
+
+
 def _section(thing: Any) -> Any:
     return made_by(thing, TasksConfig, _PlainTasks, given=("split", "tags"))
 

@@ -22,7 +22,7 @@ from typing import Any
 from mem1.configuration import plain
 from mem1.engines.base import Sampling, new_session
 from mem1.envs.base import TaskSource
-from mem1.envs.tasks import source_name
+from mem1.envs.tasks import made_tasks, source_name
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, check_names, summarize
 from mem1.evaluation.store import Recorded, attempt_all, chunks, missing, read_attempts, write_row
@@ -78,7 +78,7 @@ def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]
     tasks: list[Task] = []
     while len(tasks) < count and drawn <= _DRAWN * count:
         try:
-            found = different(_made(source, objectives=objectives, count=drawn, seed=config.seed))
+            found = different(made_tasks(source, objectives=objectives, count=drawn, seed=config.seed, exactly=False))
         except UserError:
             if not tasks:
                 raise
@@ -91,21 +91,6 @@ def asked(source: TaskSource, config: Evaluation, objectives: int) -> list[Task]
             f"{source_name(source)}.tasks returned no task of {objectives} objectives; {count} were asked for"
         )
     return tasks[:count]
-
-
-def _made(source: TaskSource, *, objectives: int, count: int, seed: int) -> Sequence[Task]:
-    """What the source makes. Raises UserError unless it is a list of tasks of so many questions."""
-    found: Any = source.tasks(objectives=objectives, count=count, seed=seed)
-    said = f"{source_name(source)}.tasks returned"
-    if not isinstance(found, Sequence):
-        raise UserError(f"{said} a {type(found).__name__}; it returns a list of Task")
-    if wrong := [task for task in found if not isinstance(task, Task)]:
-        raise UserError(f"{said} {wrong[0]!r:.80}; it returns a list of Task")
-    if other := [task.objectives for task in found if task.objectives != objectives]:
-        raise UserError(
-            f"{said} a task of {other[0]} questions, not {objectives}, as asked for; give objectives = [{other[0]}]"
-        )
-    return found
 
 
 def evaluate(

@@ -24,7 +24,7 @@ from mem1.endpoint.runs import MADE_BY, AgentConfig
 from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.engines.config import STAND_IN
 from mem1.envs.atlas import AtlasTasks
-from mem1.envs.tasks import QuestionTasks, TasksConfig
+from mem1.envs.tasks import QuestionTasks, TasksConfig, made_tasks
 from mem1.envs.webshop.tasks import WebShopTasks
 from mem1.errors import UserError
 from mem1.hub import hub_name, not_here
@@ -165,7 +165,7 @@ def _tasks(config: Recipe) -> str:
     sizes = sorted(set(_sizes(config)))
     codec = recipe_codec(config)
     for objectives in sizes:
-        drawn = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        drawn = made_tasks(source, objectives=objectives, count=1, seed=config.seed)
         if codec is not None:
             check_words(codec, drawn, tags, whose=config.model.name)
         # question domains measure exact match and F1, and making their environment may build an index

@@ -26,7 +26,7 @@ from mem1.algorithms.losses import negative_log_likelihood
 from mem1.engines.base import Sampling, ScriptedEngine
 from mem1.engines.out_of_memory import RECALLING, TRAINING, memory_named
 from mem1.envs.base import TaskSource
-from mem1.envs.tasks import Excerpts
+from mem1.envs.tasks import Excerpts, made_tasks
 from mem1.errors import UserError
 from mem1.interrupts import stopped_while
 from mem1.memory import memory_policy
@@ -231,7 +231,7 @@ def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: 
     tasks = [
         task
         for number, objectives in enumerate(config.demonstrated)
-        for task in source.tasks(objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
+        for task in made_tasks(source, objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
     ]
     dialogue = rollout.dialogue
     expert = config.tasks.expert(tasks, source.environment, tags, seed=config.seed)

@@ -27,6 +27,7 @@ from mem1.engines.launched import GivenUp
 from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
+from mem1.envs.tasks import made_tasks
 from mem1.errors import UserError
 from mem1.heap import give_back
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
@@ -170,7 +171,7 @@ def _check_tasks(config: Recipe, source: TaskSource, codec: Codec, tags: Tags) -
     results = config.tasks.results
     sampled = {n for phase in (config.rl.curriculum if config.rl is not None else ()) for n in phase.objectives}
     for objectives in sorted(sampled.union(config.demonstrated)):
-        (task,) = source.tasks(objectives=objectives, count=1, seed=config.seed)
+        (task,) = made_tasks(source, objectives=objectives, count=1, seed=config.seed)
         check_words(codec, [task], tags, whose=config.model.name, results=results)
         results = tuple  # they are said once
         if config.rl is not None and config.agent is None and objectives in sampled:  # an agent measures by itself

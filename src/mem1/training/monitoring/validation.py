@@ -23,6 +23,7 @@ from mem1.configuration import plain
 from mem1.durable import explain_full_disk, partial_of, put_folder, read_manifest, restore, sweep
 from mem1.engines.codec import Codec, check_words
 from mem1.envs.base import TaskSource
+from mem1.envs.tasks import made_tasks
 from mem1.memory import memory_spans
 from mem1.policy.policy import Policy
 from mem1.protocol import ACT, ANSWER, MALFORMED, SEARCH, Tags
@@ -140,7 +141,7 @@ def development_tasks(config: Recipe, source: TaskSource) -> list[Task]:
         return []
     sizes = evaluation.validation_objectives or config.rl.curriculum[-1].objectives
     count, seed = evaluation.validation_tasks, evaluation.seed
-    drawn = (source.tasks(objectives=n, count=count, seed=seed) for n in dict.fromkeys(sizes))
+    drawn = (made_tasks(source, objectives=n, count=count, seed=seed, exactly=False) for n in dict.fromkeys(sizes))
     return [task for tasks in drawn for task in different(tasks)]
 
 

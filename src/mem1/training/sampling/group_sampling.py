@@ -27,6 +27,7 @@ from mem1.algorithms.base import has_variance
 from mem1.engines.base import Sampling
 from mem1.engines.device import release_unused
 from mem1.envs.base import TaskSource
+from mem1.envs.tasks import made_tasks
 from mem1.net.threads import Pool
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Task, Trajectory, trajectory_from_json, trajectory_to_json
@@ -130,7 +131,7 @@ class GroupSampler:
             tasks = [
                 task
                 for objectives, count in missing.items()
-                for task in self.source.tasks(objectives=objectives, count=count, seed=seed)
+                for task in made_tasks(self.source, objectives=objectives, count=count, seed=seed)
             ]
             sampling = Sampling(temperature=self.config.temperature, seed=seed)
             version = self.config.version_at(step)
