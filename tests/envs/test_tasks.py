@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
 from cloze_documents import corpus
-from samples import write_lines
+from samples import HOTPOTQA, write_lines
 
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
@@ -73,3 +74,40 @@ def test_an_unknown_scorer_is_refused():
 def test_a_task_of_the_default_scorer_is_written_as_before():
     assert QuestionTasks().template(PAPER, "c").scorer == ""
     assert QuestionTasks(scorer="exact").template(PAPER, "c", labels=9).labels == 9
+
+
+def files(folder: Path, **records: list[dict[str, Any]]) -> MultihopTasks:
+    """Tasks with a file of questions for each key."""
+    passages = write_lines(folder / "p.jsonl", {"id": "p", "title": "Alvex", "text": "Mira Toll founded it."})
+    named = {key: str(write_lines(folder / f"{key}.jsonl", *lines)) for key, lines in records.items()}
+    return MultihopTasks.model_validate({"corpus": str(passages), **named})
+
+
+def chain(name: str) -> dict[str, Any]:
+    """A composed task whose second question says nothing without the first."""
+    born = {"id": f"{name} 2", "text": "Where was the answer to Q1 born?", "answers": ["Bergen"], "depends_on": [1]}
+    return {
+        "id": name,
+        "questions": [{"id": f"{name} 1", "text": f"Who founded {name}?", "answers": ["Mira Toll"]}, born],
+    }
+
+
+def test_development_questions_that_depend_on_others_are_told_by_their_ids(tmp_path: Path):
+    halves = {"questions": [chain("Alvex")], "train_questions": [chain("Berl")]}
+    tasks = files(tmp_path, **halves, development_questions=[chain("Cern")]).model_copy(update={"composition": "file"})
+    assert [q.id for ((group,),) in [tasks.development().half("evaluation")] for q in group] == ["Cern 1", "Cern 2"]
+    renamed = chain("Berl")
+    renamed["questions"][0] |= {"id": "x", "text": "Name the founder of Berl."}
+    tasks = files(tmp_path, **halves, development_questions=[renamed]).model_copy(update={"composition": "file"})
+    with pytest.raises(
+        UserError,
+        match=r"^1 of 2 questions of tasks\.development_questions = '.*' are also questions of .*train_questions\.jsonl"
+        r", by text or id: 'Berl 2' \(Where was",
+    ):
+        tasks.development()
+
+
+def test_the_paragraphs_of_development_questions_are_given_too(tmp_path: Path):
+    named = ("questions", "train_questions", "development_questions")
+    tasks = files(tmp_path, **{key: [{**HOTPOTQA, "_id": key, "context": [[key, ["A river."]]]}] for key in named})
+    assert [passage.title for passage in tasks.given_passages()] == list(named)

@@ -405,7 +405,7 @@ def test_development_questions_are_others_than_those_of_training_and_of_the_eval
     with pytest.raises(UserError, match="give their file by tasks\\.development_questions"):
         tasks.model_copy(update={"development_questions": None}).development()
     taken = str(Path(str(tasks.questions)).with_name(name))
-    with pytest.raises(UserError, match="shares questions with"):
+    with pytest.raises(UserError, match=f"are also questions of {taken}, by text or id"):
         tasks.model_copy(update={"development_questions": taken}).development()
 
 

@@ -48,7 +48,6 @@ from mem1.tasks.compose import (
     compose_as,
     consecutive,
     marked,
-    same_text,
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
 from mem1.tasks.datasets.reading import read_pool
@@ -218,13 +217,14 @@ class QuestionFiles(QuestionTasks):
             raise UserError(
                 "evaluation.every validates on development questions; give their file by tasks.development_questions"
             )
-        texts = _texts(self._read((self.development_questions,)))
-        for path in self._all_files:
-            if texts & _texts(self._read((path,))):
-                raise UserError(
-                    f"tasks.development_questions = {self.development_questions!r} shares questions with {path}; take "
-                    "them out of one of the two files"
-                )
+        developed = _flat(self._read((self.development_questions,)))
+        for path in (*_listed(self.questions), *_listed(self.train_questions)):
+            check_disjoint(
+                _flat(self._read((path,))),
+                developed,
+                trained=f"questions of {path}",
+                evaluated=f"questions of tasks.development_questions = {self.development_questions!r}",
+            )
         return self.model_copy(update={"questions": self.development_questions, "evaluation_share": None})
 
     def half(self, split: Split) -> list[list[QuestionGroup]]:
@@ -259,12 +259,10 @@ class QuestionFiles(QuestionTasks):
             files = [[tuple(map(marked, group)) for group in file] for file in files]
         return files
 
-    @property
-    def _all_files(self) -> tuple[str, ...]:
-        return (*_listed(self.questions), *_listed(self.train_questions))
-
     def given_passages(self) -> list[Passage]:
-        read = (read_dataset(path, format=self.format, decompose=self.decompose) for path in self._all_files)
+        named = (self.questions, self.train_questions, self.development_questions)
+        paths = [path for files in named for path in _listed(files)]
+        read = (read_dataset(path, format=self.format, decompose=self.decompose) for path in paths)
         return list({passage.id: passage for data in read for passage in data.passages}.values())
 
     def expert(self, tasks: Sequence[Task], environment: Environment, tags: Tags, *, seed: int) -> Callable[[str], str]:
@@ -329,11 +327,6 @@ def _listed(files: Files | None) -> tuple[str, ...]:
 
 def _flat(files: Sequence[Sequence[QuestionGroup]]) -> list[Question]:
     return [question for file in files for group in file for question in group]
-
-
-def _texts(files: Sequence[Sequence[QuestionGroup]]) -> set[str]:
-    """Keys of all questions: equal ones ask the same."""
-    return {same_text(question.text) for question in _flat(files)}
 
 
 class MultihopTasks(QuestionFiles):

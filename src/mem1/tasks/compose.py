@@ -151,10 +151,17 @@ def as_composed(
     ]
 
 
-def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) -> None:
+def check_disjoint(
+    train: Sequence[Question],
+    evaluation: Sequence[Question],
+    *,
+    trained: str = "training questions",
+    evaluated: str = "evaluation questions",
+) -> None:
     """Raises UserError, with examples, if both sides of a split share a question's text or id.
 
-    Questions that depend on others are compared only by their ids, because their texts say too little.
+    Questions that depend on others are compared only by their ids, because their texts say too little. `trained` and
+    `evaluated` name the sides in the error.
     """
     texts = {same_text(q.text) for q in train if not q.depends_on}
     ids = {q.id for q in train}
@@ -162,8 +169,8 @@ def check_disjoint(train: Sequence[Question], evaluation: Sequence[Question]) ->
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(
-            f"{len(shared)} of {len(evaluation)} evaluation questions are also training questions, by text or id: "
-            f"{examples}; take them out of one side"
+            f"{len(shared)} of {len(evaluation)} {evaluated} are also {trained}, by text or id: {examples}; take them "
+            "out of one side"
         )
 
 
