@@ -110,6 +110,17 @@ def test_trivia_as_the_hub_has_it(tmp_path: Path):
     assert (question.id, question.answers, question.source) == ("tc_33", ("Mira Toll", "M. Toll", "m toll"), "triviaqa")
 
 
+def test_trivia_with_a_row_for_the_web_and_one_for_wikipedia_has_the_question_once(tmp_path: Path):
+    answer = {"value": "Mira Toll", "aliases": ["M. Toll"], "normalized_aliases": ["m toll"]}
+    row = {"question": "Which engineer founded Alvex?", "question_id": "tc_33", "answer": answer}
+    again = {**row, "answer": {**answer, "aliases": ["Toll"]}}
+    (question,) = read_questions(write_lines(tmp_path / "rc.jsonl", row, again))
+    assert question.answers == ("Mira Toll", "M. Toll", "m toll", "Toll")
+    other = {**row, "question": "Who owns Berl?"}
+    with pytest.raises(UserError, match=r"rc\.jsonl:2: question id 'tc_33' is already on line 1"):
+        read_questions(write_lines(tmp_path / "rc.jsonl", row, other))
+
+
 def test_trivia_on_one_line_is_a_document_too(tmp_path: Path):
     (question,) = read_questions(write_json(tmp_path / "web-dev.json", {"Data": [TRIVIAQA]}))
     assert question.id == "tc_33"

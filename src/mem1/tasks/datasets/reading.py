@@ -58,8 +58,8 @@ class Format:
     composed: bool = False
     """Whether a record may hold the questions of a composed task."""
     repeats: bool = False
-    """Whether questions may be repeated, because ids are made from texts or several tasks share a question. One that is
-    repeated has the answers of each time."""
+    """Whether questions may be repeated, because ids are made from texts, several tasks share a question or rows differ
+    in their documents alone. One that is repeated has the answers of each time."""
 
 
 FORMATS: Mapping[str, Format] = {
@@ -69,7 +69,9 @@ FORMATS: Mapping[str, Format] = {
     "2wikimultihopqa": Format(published.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
     "hotpotqa": Format(published.hotpotqa, (("question", "context", "supporting_facts"),)),
     "triviaqa": Format(
-        published.triviaqa, (("QuestionId", "Question", "Answer"), ("question_id", "question", "answer"))
+        published.triviaqa,
+        (("QuestionId", "Question", "Answer"), ("question_id", "question", "answer")),
+        repeats=True,
     ),
     "popqa": Format(published.popqa, (("id", "subj", "prop", "question", "possible_answers"),)),
     "bamboogle": Format(published.bamboogle, (("Question", "Answer"),), repeats=True),
