@@ -162,6 +162,35 @@ def test_the_aliases_of_2wiki_answers_are_added_from_their_own_file(tmp_path: Pa
     assert (first.answers, second.answers) == (("Ole Brand", "O. Brand"), ("Tromso", "Tromsø", "Tromsoer"))
 
 
+def test_the_columns_of_the_hub_give_the_question_and_the_hops_of_2wiki(tmp_path: Path):
+    facts, relations, entities = zip(*TWOWIKI["evidences"], strict=True)
+    titles, texts = zip(*TWOWIKI["context"], strict=True)
+    columns = {
+        **TWOWIKI,
+        "context": {"title": titles, "content": texts},
+        "supporting_facts": {"title": titles, "sent_id": [0, 0]},
+        "evidences": {"fact": facts, "relation": relations, "entity": entities},
+    }
+    published, hub = FILES["2wikimultihopqa"](tmp_path), write_lines(tmp_path / "hub.jsonl", columns)
+    for decompose in (False, True):
+        assert read_dataset(hub, decompose=decompose) == read_dataset(published, decompose=decompose)
+
+
+def test_2wiki_whose_ids_have_the_hubs_name_keeps_its_source_and_its_aliases(tmp_path: Path):
+    renamed = {"id" if field == "_id" else field: value for field, value in TWOWIKI.items()}
+    aliases = write_lines(tmp_path / "id_aliases.json", *TWOWIKI_ALIASES)
+    (question,) = read_questions(write_lines(tmp_path / "hub.jsonl", renamed), aliases=aliases)
+    assert (question.source, question.answers) == ("2wikimultihopqa", ("Tromso", "Tromsø", "Tromsoer"))
+
+
+def test_aliases_that_no_answer_gets_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    aliases = write_lines(tmp_path / "id_aliases.json", *TWOWIKI_ALIASES)
+    read_questions(FILES["2wikimultihopqa"](tmp_path), aliases=aliases)
+    assert not caplog.records
+    read_questions(FILES["hotpotqa"](tmp_path), aliases=aliases)
+    assert "hotpot_dev_distractor_v1.json: the answers get no other names from" in caplog.text
+
+
 def test_musique_taken_apart_gives_single_hops_that_speak_of_one_another_by_name(tmp_path: Path):
     hops = read_questions(FILES["musique"](tmp_path), decompose=True)
     assert [(q.id, q.text, q.answers) for q in hops] == [

@@ -122,7 +122,8 @@ def _answer(record: Record) -> str:
 def _paragraphs(source: str, record: Record) -> Iterator[Passage]:
     context = record.get("context")
     if isinstance(context, dict):  # the data set hub's columns
-        context = list(zip(items(context, "title"), items(context, "sentences"), strict=True))
+        sentences = "content" if "content" in context else "sentences"
+        context = list(zip(items(context, "title"), items(context, sentences), strict=True))
     if not isinstance(context, list):
         raise ValueError(f"'context' must be a list of [title, sentences], not {shown(context)}")
     for entry in context:
@@ -145,6 +146,9 @@ def _gold_titles(record: Record) -> list[str]:
 def _evidences(record: Record, passages: Sequence[Passage], wanted: Wanted) -> Iterator[Question]:
     name = identifier(first(record, ("_id", "id")))
     ids = _object_ids(record)
+    if isinstance(given := record.get("evidences"), dict):  # the data set hub's columns
+        columns = (items(given, name) for name in ("fact", "relation", "entity"))
+        record = {**record, "evidences": list(map(list, zip(*columns, strict=True)))}
     for number, triple in enumerate(items(record, "evidences"), start=1):
         if not (isinstance(triple, list) and len(triple) == 3 and all(isinstance(part, str) for part in triple)):
             raise ValueError(f"an entry of 'evidences' must be [subject, relation, object], not {shown(triple)}")

@@ -55,6 +55,8 @@ class Format:
     """Field names: a record with all fields of one layout has this format, unless an earlier format matches."""
     apart: bool = False
     """Whether its questions can be decomposed into single hops."""
+    aliased: bool = False
+    """Whether answers get other names from a file of aliases."""
     composed: bool = False
     """Whether a record may hold the questions of a composed task."""
     repeats: bool = False
@@ -66,7 +68,7 @@ FORMATS: Mapping[str, Format] = {
     "searchr1": Format(searchr1, (("prompt", "reward_model"),), composed=True, repeats=True),
     "tasks": Format(own.composed, (("id", "questions"),), composed=True, repeats=True),
     "musique": Format(published.musique, (("id", "question", "paragraphs"),), apart=True),
-    "2wikimultihopqa": Format(published.twowiki, (("_id", "question", "context", "evidences"),), apart=True),
+    "2wikimultihopqa": Format(published.twowiki, (("question", "context", "evidences"),), apart=True, aliased=True),
     "hotpotqa": Format(published.hotpotqa, (("question", "context", "supporting_facts"),)),
     "triviaqa": Format(
         published.triviaqa,
@@ -176,6 +178,8 @@ def _samples(
     if decompose and not known.apart:
         apart = ", ".join(name for name, f in _formats() if f.apart)
         raise UserError(f"{path}: only {apart} can be decomposed into single hops")
+    if aliases is not None and not known.aliased:
+        log.warning("%s: the answers get no other names from %s, which has those of 2WikiMultihopQA's", path, aliases)
     wanted = Wanted(aliases=read_aliases(aliases) if aliases is not None else {}, decompose=decompose)
     return known, _translated(known, records, wanted)
 
