@@ -28,7 +28,7 @@ from mem1.errors import UserError
 from mem1.memory import Context, Fold, MemoryPolicy, answer_from, next_context, recalled
 from mem1.net.threads import in_parallel
 from mem1.protocol import ANSWER, MALFORMED, NOTE, RECALL, SUMMARY, Tags
-from mem1.records import Ended, Task, Trajectory, Turn
+from mem1.records import Ended, Metric, Task, Trajectory, Turn
 from mem1.scoring import measurement, number
 
 Value = TypeVar("Value")
@@ -112,7 +112,8 @@ class RolloutParts:
 
         outcome     what the agent says of it; None: what the environment does
 
-        Raises UserError for a reward or a metric that is no finite number.
+        Raises UserError for a reward or a metric that is no finite number, and for a metric whose numbers are not one
+        per objective.
         """
         if not attempt.ended.scorable:
             return attempt
@@ -121,9 +122,15 @@ class RolloutParts:
         outcome = outcome or self.environment.score(task, attempt.answer)
         if not isinstance(outcome, Outcome):
             raise UserError(f"{type(self.environment).__name__}.score returned {outcome!r:.80}; it returns an Outcome")
-        metrics = {
-            name: _read(f"metric {name!r}", measurement, value, attempt) for name, value in outcome.metrics.items()
-        }
+
+        def metric(value: Any) -> Metric:
+            found = measurement(value)
+            unscored = found == () and attempt.ended is not Ended.ANSWERED
+            if isinstance(found, tuple) and len(found) != task.objectives and not unscored:
+                raise ValueError(f"{len(found)} numbers for {task.objectives} objectives, not one for each")
+            return found
+
+        metrics = {name: _read(f"metric {name!r}", metric, value, attempt) for name, value in outcome.metrics.items()}
         attempt = replace(attempt, reward=_read("reward", number, outcome.reward, attempt), metrics=metrics)
         if self.reward is None:
             return attempt

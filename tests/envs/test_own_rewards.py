@@ -49,11 +49,11 @@ class Rewarding:
         return Outcome(self.reward, {"right": self.metric})
 
 
-def attempted(environment: Rewarding, reward: Any = None) -> Trajectory:
-    """The second attempt at a task; `reward`: what tasks.reward returns."""
+def attempted(environment: Rewarding, reward: Any = None, golds: Sequence[str] = ("city",)) -> Trajectory:
+    """The second attempt at a task of a question per gold answer; `reward`: what tasks.reward returns."""
     made = rollout(replay(ANSWER, ANSWER), environment)
     made = replace(made, reward=None if reward is None else lambda task, attempt: reward[0])
-    return made([task("city"), task("city")], sampling=SAMPLING)[1]
+    return made([task(*golds), task(*golds)], sampling=SAMPLING)[1]
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
@@ -89,7 +89,17 @@ def test_the_attempt_that_is_named_is_the_one_whose_reward_is_none():
 @pytest.mark.parametrize("value", [(0.5, 1), [0.5, 1], np.array([0.5, 1.0]), torch.tensor([0.5, 1.0])], ids=repr)
 def test_a_metric_may_have_a_number_for_each_question(value: Any):
     assert measurement(value) == (0.5, 1.0)
-    assert attempted(Rewarding(metric=value)).metrics == {"right": (0.5, 1.0)}
+    assert attempted(Rewarding(metric=value), golds=("city", "mayor")).metrics == {"right": (0.5, 1.0)}
+
+
+@pytest.mark.parametrize(("golds", "value"), [(("city",), (0.5, 1)), (("city", "mayor"), [1.0]), (("city",), ())])
+def test_a_metric_with_a_number_too_many_or_too_few_is_named_at_once(golds: Sequence[str], value: Any):
+    where = rf"'right' of task 't', attempt 0, is {len(value)} numbers for {len(golds)} objectives, not one for each"
+    with pytest.raises(UserError, match=where):
+        attempted(Rewarding(metric=value), golds=golds)
+    unanswered = Trajectory(turns=(), ended=Ended.OUT_OF_TURNS, task=task(*golds))
+    made = rollout(replay(), Rewarding())
+    assert made.scored(unanswered, Outcome(0.0, {"right": ()})).metrics == {"right": ()}
 
 
 @pytest.mark.parametrize("value", [None, "much", math.nan, [0.5, None], np.array([math.nan])], ids=repr)
