@@ -191,6 +191,12 @@ class TestTheSystem:
         said = ended_by(error)
         assert said is not None and said.startswith(message)
 
+    def test_what_ones_own_code_raises_says_where(self):
+        with pytest.raises(OSError) as raised:
+            raise ConnectionRefusedError(111, "Connection refused")
+        line = raised.traceback[-1].lineno + 1
+        assert ended_by(raised.value) == f"Connection refused (ConnectionRefusedError in {__file__}, line {line})"
+
     def test_a_fault_of_ours_has_none(self):
         assert ended_by(TypeError("x")) is None and ended_by(ZeroDivisionError()) is None
 

@@ -16,7 +16,10 @@ import gc
 import logging
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
@@ -96,7 +99,14 @@ def _of_the_system(error: OSError) -> str:
     places = [os.fsdecode(place) for place in (error.filename, error.filename2) if isinstance(place, (str, bytes))]
     where = f"{' and '.join(places)}: " if places else ""
     step = _NEXT_STEP.get(error.errno or 0)
-    return f"{where}{reason}" + ("" if step is None else f"; {step}")
+    return f"{where}{reason}" + ("" if step is None else f"; {step}") + ("" if places else _by_own_code(error))
+
+
+def _by_own_code(error: OSError) -> str:
+    """The last line of the user's own code on the way to the error, such as of an environment; "": there is none."""
+    ours = (str(Path(__file__).parents[1]), "<", *(sysconfig.get_path(key) for key in ("stdlib", "purelib", "platlib")))
+    own = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(ours)]
+    return f" ({type(error).__name__} in {own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
 def check_text(arguments: Sequence[str]) -> list[str]:
