@@ -210,7 +210,7 @@ class TestCommands:
         assert said(call(*recipe, "budget.context=60", "model.device=cuda:1"))["device"] == "cuda:1 (Beta)"
 
     def test_run_prints_and_records_its_device(self, policy: Path):
-        result = call("run", "--model", policy, *self.SMALL, "--json")
+        result = call("run", "--model", policy, *self.SMALL, "budget.context=300", "--json")
         assert "device: cuda:0 (Alpha), bfloat16" in result.stderr
         assert said(result)["device"] == "cuda:0 (Alpha)"
 

@@ -34,7 +34,7 @@ RL = Rl(
 BASE = Recipe(
     model=ModelConfig(new=SHAPE),
     tasks=AtlasTasks(entities=40, worlds=1, questions_per_world=50),
-    budget=Budget(completion_extra=24, context=600),
+    budget=Budget(completion_extra=24, context=512),
     writers=(),
 )
 
@@ -58,7 +58,7 @@ def test_two_devices_in_one_operation_are_noticed():
         },
         {
             "model": ModelConfig(new=SHAPE.model_copy(update={"layers": 1})),
-            "budget": Budget(completion_per_objective=0, completion_extra=8, context=600),
+            "budget": Budget(completion_per_objective=0, completion_extra=8, context=512),
             "rl": RL.model_copy(update={"algorithm": Ppo(critic="separate")}),
         },
     ],

@@ -13,7 +13,14 @@ from local_models import MODEL
 from precision import rounding
 from terminals import Terminal
 from terminals import terminal as terminal
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, MistralConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from worlds import CODEC
 
 from mem1.engines.base import Sampling
@@ -81,6 +88,34 @@ def test_but_not_beyond_the_window_and_so_that_is_refused(config: Callable[[int]
     assert largest_difference(model) > 0.1
     assert not unlike_sampler(model.config, 16)
     assert "look back 16 tokens, and contexts may have 100: set budget.context=16" in unlike_sampler(model.config, 100)
+
+
+ANGLES: dict[str, dict[str, Any]] = {
+    "dynamic": {"factor": 4.0},
+    "longrope": {
+        "factor": 4.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [1.0, 1.5, 2.5, 4.0],
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.mark.parametrize(("kind", "positions"), [("dynamic", 64), ("longrope", 256)])
+def test_nor_where_angles_follow_the_longest_context_beside_it(kind: str, positions: int):
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **ANGLES[kind]}
+    model = made(LlamaConfig(**SHAPE, num_hidden_layers=2, max_position_embeddings=positions, rope_parameters=rope))
+    assert largest_difference(model) > 0.1  # its longest context has 94 tokens
+    assert not unlike_sampler(model.config, 64)
+    assert "64" in unlike_sampler(model.config, 65) and "set budget.context=64" in unlike_sampler(model.config, 1000)
+
+
+def test_nor_beyond_the_positions_of_the_model():
+    config = mistral(None)
+    config.max_position_embeddings = 2048
+    assert not unlike_sampler(config, 2048)
+    said = unlike_sampler(config, 4096)
+    assert said == "it has 2,048 positions, and contexts may have 4,096: set budget.context=2048"
 
 
 RECIPE = """

@@ -228,13 +228,22 @@ def unpackable(model: PreTrainedModel) -> str:
 
 
 def unlike_sampler(config: Any, context: int) -> str:
-    """Why layers of this model would compute other numbers if they saw all tokens of a context, as they do while
-    this process samples; empty: they would not, up to so many tokens."""
+    """Why layers of this model would compute other numbers if they saw all tokens of a context beside longer ones, as
+    they do while this process samples, or have no position for some; empty: neither, up to so many tokens."""
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())
     window = getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
-    if window and window < context:
-        return f"its layers look back {window:,} tokens, and contexts may have {context:,}: set budget.context={window}"
+    rope = getattr(text, "rope_parameters", None) or {}
+    limits = {
+        "its layers look back {:,} tokens": window,
+        "it has {:,} positions": getattr(text, "max_position_embeddings", None),  # beyond, dynamic angles differ
+        "it has other angles (rope_type 'longrope') beside a context of more than {:,} tokens": (
+            rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+        ),
+    }
+    if exceeded := [(most, what) for what, most in limits.items() if most and most < context]:
+        most, what = min(exceeded)
+        return f"{what.format(most)}, and contexts may have {context:,}: set budget.context={most}"
     states = [name for name in _STATES if getattr(text, name, None)]
     other = sorted(kinds - {"full_attention", "sliding_attention"}) or states
     return f"it has layers of another kind than attention over all tokens ({', '.join(other)})" if other else ""

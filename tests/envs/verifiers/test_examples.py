@@ -35,6 +35,7 @@ live = 8
 
 [budget]
 completion_extra = 80
+context = 1024
 
 [sft]
 tasks = {tasks}
