@@ -185,6 +185,18 @@ class TestLeftOut:
         }
         assert found.record()["trained"] == 1 and found.record()["left_out"] == found.left_out
 
+    def test_attempts_whose_memory_counts_tokens_and_would_cut_them_elsewhere_are_counted(self, file):
+        shorter = sum(len(t.completion_ids + t.observation_ids) for t in attempts(CODEC)[0].turns[:3])
+        recorded = attempts(STAND_IN, context=f"discard_all({shorter})")  # which has more tokens for the same text
+        assert len(recorded[0].turns) > 3 and tokens(recorded) != tokens(attempts(STAND_IN, context="full"))
+        alike = attempts(STAND_IN, context="discard_all(9999)")
+        write_trajectories(file, [recorded[0], *alike, replace(alike[0], context="summary(1)")])
+        found = read(file)
+        assert tokens(found.trajectories) == tokens(attempts(CODEC, context="full"))
+        assert found.left_out == {
+            "whose memory would keep or ask for something else in the tokens of this model": 2,
+        }
+
     def test_a_list_of_patterns_takes_each_file_once_and_a_line_being_written_is_left_out(self, tmp_path):
         for name in ("a-1", "a-2", "b-1"):
             append_trajectories(tmp_path / f"{name}.jsonl", attempts(CODEC))

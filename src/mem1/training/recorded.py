@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -23,8 +24,8 @@ from mem1.dialogue import Dialogue, TagDialogue, turn_of
 from mem1.endpoint.runs import MADE_BY
 from mem1.errors import UserError
 from mem1.evaluation.judge import VERDICTS
-from mem1.memory import memory_policy, next_context
-from mem1.protocol import MALFORMED, TAG_SETS, tagged
+from mem1.memory import MemoryPolicy, memory_policy, next_context
+from mem1.protocol import MALFORMED, SUMMARY, TAG_SETS, tagged
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Trajectory, Turn
 from mem1.registry import register
@@ -138,6 +139,8 @@ class _Kept:
             unknown = self.dialogue.codec.unknown_id
             if unknown is not None and any(unknown in turn.completion_ids for turn in trained.turns):
                 reason = "with words that this tokenizer does not know"
+            elif trained is not attempt and not _remembers_alike(attempt, trained):
+                reason = "whose memory would keep or ask for something else in the tokens of this model"
         if reason is not None:
             self.left_out[reason] += 1
             return
@@ -210,6 +213,24 @@ class _Kept:
             return ()
         tags = self.dialogue.tags
         return self.dialogue.codec.encode_untrusted(tagged(turn.observation, tags), tags)
+
+
+def _remembers_alike(old: Trajectory, new: Trajectory) -> bool:
+    """Whether the memory, which may count tokens, keeps the same of the turns in both encodings, and the summaries that
+    it asks for are those that were written. Of attempts that are text alone, the latter is all that is known."""
+    policy, counted = memory_policy(old.context), all(turn.completion_spans for turn in old.turns)
+    for n, turn in enumerate(new.turns[1:], start=1):
+        if (policy.select(new.turns[:n]).requested_action == SUMMARY) != (turn.prefilled and turn.action == SUMMARY):
+            return False
+        if counted and _sight(policy, old.turns[:n]) != _sight(policy, new.turns[:n]):
+            return False
+    return True
+
+
+def _sight(policy: MemoryPolicy, turns: Sequence[Turn]) -> list[tuple[int, tuple[int, ...] | None, bool]]:
+    """Of each turn that is kept: its place, the notes that are all that stays of it, whether its result stays."""
+    places = {id(turn): place for place, turn in enumerate(turns)}
+    return [(places.get(id(k.turn), -1), k.only_notes, k.result) for k in policy.select(turns).kept]
 
 
 def _reads_as_recorded(turn: Turn, dialogue: Dialogue) -> bool:
