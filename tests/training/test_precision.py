@@ -15,7 +15,7 @@ from small_runs import SMALL_RL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config, Qwen2ForCausalLM
 
 from mem1.api import load_recipe
 from mem1.engines.device import ON_CPU, Device
@@ -27,6 +27,7 @@ from mem1.policy.policy import load_policy
 from mem1.recipe.evaluation import Evaluation
 from mem1.recipe.rl import Phase
 from mem1.training.logprobs import score
+from mem1.training.ranks import placement
 from mem1.training.ranks.optimizers import adamw
 from mem1.training.ranks.placement import Placement, samples_in_bfloat16, trains_in_bfloat16
 from mem1.training.ranks.processes import Ranks
@@ -78,8 +79,16 @@ def test_wide_models_train_and_sample_in_bf16_where_it_is_quick(
 
 @pytest.mark.parametrize(("width", "half"), [(511, False), (512, True)])
 def test_a_folder_says_how_wide_its_model_is(width: int, half: bool, tmp_path: Path):
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": width}))
+    GPT2Config(n_embd=width, n_head=1).save_pretrained(tmp_path)  # its own name for hidden_size
     assert trains_in_bfloat16(load_recipe("atlas-quick", f"model.path={tmp_path}"), GPU) is half
+
+
+def test_so_do_a_snapshot_of_the_hub_and_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for path in ("me/small", "me/small:small.gguf", str(tmp_path / "small.gguf")):
+        monkeypatch.setattr(placement, "policy_folder", {path: tmp_path / "small"}.__getitem__)
+        for width, half in ((64, False), (1024, True)):
+            GPT2Config(n_embd=width, n_head=1).save_pretrained(tmp_path / "small")
+            assert trains_in_bfloat16(load_recipe("atlas-quick", f"model.path={path}"), GPU) is half
 
 
 def test_weights_gradients_and_optimiser_are_fp32_and_log_probs_near():

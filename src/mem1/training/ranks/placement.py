@@ -16,11 +16,9 @@ the positions beyond 2,048 from which transformers computes the angles by a prod
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -30,7 +28,8 @@ from transformers import PreTrainedModel
 from mem1.engines.device import Computed, Device, Machine, dtype_name
 from mem1.errors import UserError
 from mem1.packing.attention import Backend, choose_attention
-from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS
+from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder
+from mem1.policy.policy import load_config
 from mem1.recipe.model import Distributed, Lora
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import ServerRollouts
@@ -58,12 +57,15 @@ def trains_in_bfloat16(config: Recipe, device: Device) -> bool:
 
 
 def _is_narrow(config: Recipe) -> bool:
-    """Whether the model's products are too small to gain from bf16; one that is not there yet is taken for wide."""
+    """Whether the model's products are too small to gain from bf16; one that is not there is taken for wide."""
     path = config.model.path or SHIPPED
     if config.model.new is not None or path in SHIPPED_FOLDERS:
         return True
-    file = Path(path) / "config.json"
-    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("hidden_size", NARROW) < NARROW
+    try:
+        shape = load_config(policy_folder(path)).get_text_config()
+    except UserError:  # what loads it will say so
+        return False
+    return getattr(shape, "hidden_size", NARROW) < NARROW
 
 
 def samples_in_bfloat16(config: Recipe, device: Device) -> bool:
