@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
+import torch
+from builders import trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mem1.algorithms.base import Algorithm, Attempt
+from mem1.algorithms.channels import Channels, Outcome
 from mem1.algorithms.group import (
     EPSILON,
+    DrGrpo,
     Overlong,
     Reinforce,
+    ReinforcePlusPlus,
     accepted,
     centred_advantages,
     global_advantages,
@@ -31,6 +38,24 @@ def test_advantages_are_rewards_less_their_mean_over_their_spread():
     # mean 0.5, deviations 0.5 each, standard deviation 0.5
     expected = 0.5 / (0.5 + EPSILON)
     assert normalised_advantages([1.0, 0.0, 0.0, 1.0]) == pytest.approx([expected, -expected, -expected, expected])
+
+
+@pytest.mark.parametrize(
+    "algorithm", [DrGrpo(), ReinforcePlusPlus(), Channels(channels=(Outcome(scale=False),))], ids=str
+)
+def test_kl_penalties_count_where_the_rewards_that_are_compared_differ(algorithm: Algorithm):
+    made = replace(trajectory(([1], [2])), reward=1.0)  # both, before a penalty for length
+    penalties = torch.tensor([0.5]), torch.tensor([0.0])
+
+    def advantages(*shaped: float) -> list[float]:
+        attempts = [
+            Attempt(trajectory=made, shaped_reward=r, kl_penalty_K=k) for r, k in zip(shaped, penalties, strict=True)
+        ]
+        (found,) = algorithm.advantages([attempts])
+        return [float(a.advantages_K) for a in found if a is not None]
+
+    assert advantages(1.0, 1.0) == [0.0, 0.0]
+    assert advantages(0.8, 0.6)[0] < 0 < advantages(0.8, 0.6)[1]  # 0.3 and 0.6
 
 
 def test_the_spread_is_that_of_the_group_and_not_an_estimate_of_a_larger_one():

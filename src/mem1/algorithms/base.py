@@ -188,8 +188,8 @@ class Algorithm(Config):
         ]
 
     def _rewards_differ(self, groups: Sequence[Sequence[Attempt]]) -> list[bool]:
-        """Per group, whether its attempts are compared with something else than attempts of the same raw reward."""
-        return [not self.compares_attempts or len({x.trajectory.reward for x in group}) > 1 for group in groups]
+        """Per group, whether its attempts are compared with something else than attempts of the same shaped reward."""
+        return [not self.compares_attempts or len({x.shaped_reward for x in group}) > 1 for group in groups]
 
     def loss(self, inputs: LossInputs, *, denominator: float) -> Loss:
         """Loss of a micro-batch; `denominator` is that of the whole optimiser step.

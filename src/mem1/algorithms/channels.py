@@ -102,7 +102,7 @@ class Outcome(Channel):
 
     def by_turn(self, attempts_G: Sequence[Attempt]) -> list[ByTurn]:
         counts = [not self._overflows(x.trajectory) for x in attempts_G]
-        differ = len({x.trajectory.reward if c else 0.0 for c, x in zip(counts, attempts_G, strict=True)}) > 1
+        differ = len({x.shaped_reward if c else 0.0 for c, x in zip(counts, attempts_G, strict=True)}) > 1
         rewards = [
             (x.shaped_reward if c else 0.0) - (x.kl_penalty if differ else 0.0)
             for c, x in zip(counts, attempts_G, strict=True)

@@ -118,7 +118,7 @@ class ReinforcePlusPlus(ClippedAlgorithm):
     def _rewards_differ(self, groups: Sequence[Sequence[Attempt]]) -> list[bool]:
         if self.group_baseline:
             return super()._rewards_differ(groups)
-        return [len({x.trajectory.reward for group in groups for x in group}) > 1] * len(groups)
+        return [len({x.shaped_reward for group in groups for x in group}) > 1] * len(groups)
 
 
 class Overlong(Config):
