@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.algorithms.base import Advantages, Algorithm, Attempt, has_variance
+from mem1.algorithms.channels import Channel, Channels
 from mem1.algorithms.group import (
     Dapo,
     DrGrpo,
@@ -650,6 +651,53 @@ def test_attempts_whose_tool_failed_do_not_give_a_group_variance():
         False,
         False,
     ]
+
+
+class Credited(Grpo):
+    """Advantages, and the critic's targets, as the test likes them."""
+
+    of: ClassVar[Callable[[int], Advantages | None]]
+
+    def advantages(self, groups: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+        return [[type(self).of(x.trajectory.num_completion_tokens) for x in group] for group in groups]
+
+
+class TooFew(Grpo):
+    def group_advantages(self, rewards_G: Sequence[float]) -> tuple[float, ...]:
+        return tuple(rewards_G)[1:]
+
+
+class NoAdvantages(Grpo):
+    def group_advantages(self, rewards_G: Sequence[float]) -> Any:
+        return None
+
+
+class OfQuestions(Channel):
+    def by_turn(self, attempts_G: Sequence[Attempt]) -> list[list[float]]:
+        return [[1.0] for _ in attempts_G]
+
+
+def crediting(of: Callable[[int], Advantages | None]) -> Algorithm:
+    return type("Own", (Credited,), {"of": staticmethod(of), "__annotations__": {}})(name="own")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (crediting(lambda k: Advantages(advantages_K=torch.ones(k + 3))), r"shape \(\d,\) for an attempt with \d"),
+        (crediting(lambda k: Advantages(advantages_K=torch.ones(k, 1))), r"shape \(\d, 1\) for an attempt with \d"),
+        (crediting(lambda k: Advantages(advantages_K=torch.ones(k), returns_K=torch.ones(1))), r"shape \(1,\)"),
+        (crediting(lambda k: Advantages(advantages_K=torch.full((k,), math.nan))), "not finite"),
+        (TooFew(name="own"), r"of TooFew returned \[.*, where lists of \[3\] are due: a number for each attempt"),
+        (NoAdvantages(name="own"), r"of NoAdvantages returned \[None\], where lists of \[3\] are due"),
+        (Channels(channels=(OfQuestions(name="own"),)), r"by_turn of OfQuestions returned .* lists of \[2, 2, 2\]"),
+    ],
+)
+def test_an_own_algorithm_that_returns_something_else_is_named(algorithm: Algorithm, message: str):
+    (rollout,) = groups(tiny_model("qwen2"), (1, 0, 0))
+    zeros = [torch.zeros(t.num_completion_tokens) for t in rollout.trajectories]
+    with pytest.raises(UserError, match=message):
+        make_samples(recipe(algorithm), [rollout], [[OldPolicyStats(sampler_K=old, old_K=old) for old in zeros]])
 
 
 @pytest.mark.parametrize("algorithm", [Grpo(), DrGrpo(), Rloo(), Gspo(), Cispo(), ReinforcePlusPlus()], ids=str)

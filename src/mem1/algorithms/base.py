@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from mem1.algorithms.losses import Loss, clipped_surrogate
 from mem1.configuration import Config
+from mem1.errors import UserError
 from mem1.records import Group, Metric, Task, Trajectory
 from mem1.registry import register
 
@@ -182,9 +183,10 @@ class Algorithm(Config):
             for group, subtract in zip(groups, self._rewards_differ(groups), strict=True)
         ]
         found = self.step_advantages(rewards_G_by_group)
+        whose, due = f"group_advantages or step_advantages of {type(self).__name__}", "a number for each attempt"
         return [
             [Advantages(advantages_K=constant(a, x.trajectory)) for a, x in zip(advantages, group, strict=True)]
-            for advantages, group in zip(found, groups, strict=True)
+            for advantages, group in zip(one_for_each(found, groups, whose, due), groups, strict=True)
         ]
 
     def _rewards_differ(self, groups: Sequence[Sequence[Attempt]]) -> list[bool]:
@@ -197,7 +199,7 @@ class Algorithm(Config):
         It has no gradient where advantages are 0: turns (trajectories, if they must be whole) that have no other may be
         left out of `inputs`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define loss, or extend ClippedAlgorithm, which has one")
 
     def denominator(self, trajectories: Sequence[Trajectory]) -> float:
         """Divisor of the loss of an optimiser step on these trajectories, those without gradient included."""
@@ -230,6 +232,17 @@ class ClippedAlgorithm(Algorithm):
             denominator=denominator,
             weights_M=inputs.weights_M,
         )
+
+
+def one_for_each(found: Any, wanted: Sequence[Sequence[object]], whose: str, due: str) -> list[list[Any]]:
+    """What a plug-in returned: lists as long as those of `wanted`. Raises UserError where it is not."""
+    try:
+        lists = [list(values) for values in found]
+    except TypeError:
+        lists = []
+    if [len(values) for values in lists] != (sizes := [len(values) for values in wanted]):
+        raise UserError(f"{whose} returned {found!r:.80}, where lists of {sizes} are due: {due}")
+    return lists
 
 
 def has_variance(group: Group) -> bool:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm
+from mem1.algorithms.base import Advantages, Attempt, ClippedAlgorithm, one_for_each
 from mem1.algorithms.group import centred_advantages, normalised_advantages
 from mem1.configuration import Config
 from mem1.configuration.by_name import ByName
@@ -233,7 +233,11 @@ class Channels(ClippedAlgorithm):
     def _of_group(self, attempts_G: Sequence[Attempt]) -> Iterator[Tensor]:
         import torch
 
-        by_channel = [channel.by_turn(attempts_G) for channel in self.channels]
+        turns, due = [x.trajectory.turns for x in attempts_G], "of each attempt a number for each turn"
+        by_channel = [
+            one_for_each(channel.by_turn(attempts_G), turns, f"by_turn of {type(channel).__name__}", due)
+            for channel in self.channels
+        ]
         for i, attempt in enumerate(attempts_G):
             parts: list[Tensor] = []
             for number, turn in enumerate(attempt.trajectory.turns):

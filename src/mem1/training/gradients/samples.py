@@ -13,12 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
 from torch import Tensor
 
-from mem1.algorithms.base import Algorithm, Attempt
+from mem1.algorithms.base import Advantages, Algorithm, Attempt, one_for_each
 from mem1.algorithms.losses import Importance, kl_estimate, truncated_weights
+from mem1.errors import UserError
 from mem1.recipe.rl import Rl
 from mem1.records import Group, Span, Trajectory, Turn, VersionRun
 
@@ -74,7 +76,10 @@ def scorable_groups(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group
 def make_samples(
     config: Rl, groups: Sequence[Group], old: Sequence[Sequence[OldPolicyStats]], *, kl_coefficient: float = 0.0
 ) -> list[list[TrainingSample]]:
-    """Samples by group, of the attempts that the algorithm keeps; `old` has one entry per attempt."""
+    """Samples by group, of the attempts that the algorithm keeps; `old` has one entry per attempt.
+
+    Raises UserError where its advantages, or the critic's targets, are not one finite number per sampled token.
+    """
     algorithm = config.algorithm
     attempts = [
         [
@@ -94,11 +99,30 @@ def make_samples(
             for t, stats, found in zip(group.trajectories, of_group, advantages, strict=True)
             if found is not None
         ]
-        for group, of_group, advantages in zip(groups, old, algorithm.advantages(attempts), strict=True)
+        for group, of_group, advantages in zip(groups, old, _advantages(algorithm, attempts), strict=True)
     ]
     in_loss = config.kl is not None and config.kl.where == "loss"
     always = algorithm.critic_config is not None or config.entropy > 0 or in_loss
     return [[_finished(config.importance, sample, always) for sample in group] for group in samples]
+
+
+def _advantages(algorithm: Algorithm, attempts: Sequence[Sequence[Attempt]]) -> list[list[Advantages | None]]:
+    whose = f"advantages of {type(algorithm).__name__}"
+    found = one_for_each(algorithm.advantages(attempts), attempts, whose, "Advantages, or None, for each attempt")
+    for attempt, of_one in zip(chain(*attempts), chain(*found), strict=True):
+        tokens = attempt.trajectory.num_completion_tokens
+        for values in () if of_one is None else (of_one.advantages_K, of_one.returns_K):
+            if values is not None and values.shape != (tokens,):
+                raise UserError(
+                    f"{whose} returned a tensor of shape {tuple(values.shape)} for an attempt with {tokens} sampled "
+                    "tokens; return one number for each of them, in their order"
+                )
+            if values is not None and not values.isfinite().all():
+                raise UserError(
+                    f"{whose} returned numbers that are not finite for an attempt with the reward "
+                    f"{attempt.shaped_reward:g}; correct what computes them, or the values or KL that they are made of"
+                )
+    return found
 
 
 def _kl_penalty(config: Rl, old: OldPolicyStats, coefficient: float) -> Tensor | None:
