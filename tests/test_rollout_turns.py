@@ -13,6 +13,8 @@ from worlds import CODEC, SAMPLING, contexts, replay, rollout, shelf, task
 from mem1.engines.base import Completion, Sampling, ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, Observation
+from mem1.memory import Kept, Selection
+from mem1.memory.selection import E, Exchange
 from mem1.policy.tokenizers import atlas_tokenizer
 from mem1.protocol import SUMMARY
 from mem1.records import Ended, Task, Turn
@@ -58,6 +60,28 @@ def test_no_two_calls_share_a_seed_summaries_included():
     assert run(tasks[1:2], numbers=[1], sampling=SAMPLING)[0].turns == found[1].turns
     run(tasks[1:2], numbers=[1], sampling=replace(SAMPLING, seed=SAMPLING.seed + 1))
     assert len({seed for _, seed in engine.drawn}) == 14
+
+
+class Rewritten:
+    """The last turn, which is to be summarised as long as it has more than four tokens."""
+
+    name = "rewritten"
+    asks = frozenset({SUMMARY})
+
+    def select(self, turns: Sequence[E]) -> Selection[E]:
+        over = turns[-1].said_tokens > 4
+        return Selection(kept=(Kept(turn=turns[-1]),), requested_action=SUMMARY if over else None)
+
+    def filled(self, turns: Sequence[Exchange]) -> None:
+        return None
+
+
+def test_summaries_of_summaries_use_up_turns():
+    script = ScriptedEngine(WITH_SUMMARY, lambda c: "Q1 city Q1 city </summary>" if c.endswith("<summary>") else SEARCH)
+    run = rollout(script, shelf("a book ."), codec=WITH_SUMMARY, tags=PAPER_SUMMARY)
+    (found,) = replace(run, context=Rewritten())([task("city", turns=3)], sampling=SAMPLING)
+    assert [turn.action for turn in found.turns] == ["search", SUMMARY, SUMMARY, SUMMARY]
+    assert found.ended is Ended.OUT_OF_TURNS
 
 
 @pytest.mark.parametrize("context", ["constant", "summary(1000)"])

@@ -74,7 +74,7 @@ class _Attempt:
     asked: tuple[tuple[int, ...], Context, str | None] | None = None
     """The context that was last asked for: its tokens, what the memory says of it, and the action that it opens."""
     taken: int = 0
-    """Turns of the task so far: all but summaries."""
+    """Turns of the task so far: all but summaries, unless one follows another."""
     actions: list[tuple[str, str]] = field(default_factory=list)
     """(kind, argument) of everything that the environment has replied to, or is about to."""
     ended: Ended | None = None
@@ -316,7 +316,8 @@ class Rollout(RolloutParts):
             assert attempt.asked is not None
             turn = turn_of(self.dialogue, *attempt.asked, completion.token_ids, **fields)
             attempt.turns.append(turn)
-            attempt.taken += turn.action != SUMMARY
+            again = [t.action for t in attempt.turns[-2:]] == [SUMMARY, SUMMARY]  # or nothing would bound their number
+            attempt.taken += turn.action != SUMMARY or again
             self._judge(attempt, completion)
         self._observe([attempt for attempt, _ in taken if attempt.ended is None])
         for attempt, completion in taken:
