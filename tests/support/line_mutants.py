@@ -469,7 +469,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("training/ranks/optimizers.py", ("training/test_ranks.py", BRUTE, "training/test_update.py")): (
         ("weight_decay, (BETAS[0], beta2)", "weight_decay, (BETAS[0], 0.999)"),
-        ('"weight_decay": 0.0}]', '"weight_decay": 0.01}]'),
+        ('list(parameters), "weight_decay": 0.0}]', 'list(parameters), "weight_decay": 0.01}]'),
         (
             "clip_grads_with_norm_(self.parameters, max_grad_norm, norm)",
             "clip_grads_with_norm_(self.parameters, 1.0, norm)",

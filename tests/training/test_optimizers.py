@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mem1.training.ranks.optimizers import Muon, orthogonal
+from mem1.training.ranks.optimizers import Muon, adamw, orthogonal
 
 SHAPES = [(24, 24), (16, 48), (48, 16)]
 
@@ -43,3 +43,13 @@ def test_steps_are_those_of_torch_up_to_the_rounding_of_bf16(shape: tuple[int, i
         after.append(weight.detach())
     ours, theirs = after
     assert 0 < (ours - theirs).norm() < 0.02 * (theirs - start).norm()
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_a_scalar_learns_without_decay_and_its_gradient_is_cleared(weight_decay: float):
+    model = torch.nn.Linear(3, 2)
+    model.gate = torch.nn.Parameter(torch.tensor(1.0))
+    (model.gate * model(torch.ones(3))).sum().backward()
+    adamw(model, 0.1, weight_decay).step(scale=1.0)
+    assert abs(1 - float(model.gate.detach())) == pytest.approx(0.1, rel=1e-3)  # AdamW's first step is the rate
+    assert all(p.grad is None for p in model.parameters())

@@ -74,11 +74,12 @@ def _adamw(
 
 
 def _decaying(parameters: Sequence[torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Groups of parameters: matrices, which decay, and biases and norms; one group where nothing decays."""
+    """Groups of parameters: matrices, which decay, and biases, norms and scalars; one group where nothing decays."""
     if not weight_decay:
         return [{"params": list(parameters), "weight_decay": 0.0}]
-    groups = ((2, weight_decay), (1, 0.0))
-    return [{"params": [p for p in parameters if min(p.ndim, 2) == n], "weight_decay": decay} for n, decay in groups]
+    matrices = [p for p in parameters if p.ndim >= 2]
+    others = [p for p in parameters if p.ndim < 2]
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def muon(model: PreTrainedModel, rate: float, adam_rate: float, weight_decay: float = 0.0) -> Optimizers:
@@ -100,7 +101,10 @@ def warmup(step: int, steps: int) -> float:
 
 
 def warmup_decay(step: int, *, steps: int, warmup_steps: int, decay: float) -> float:
-    """Warm-up, then constant, then over the last `decay` share of the steps linearly down to a twentieth."""
+    """Warm-up, then constant, then over the last `decay` share of the steps linearly towards 0, at most to a twentieth.
+
+    The last step has 1 / (decay * steps) of the rate: a quarter after 10 steps with decay 0.4.
+    """
     left = (steps - step) / (decay * steps) if decay else 1.0
     return warmup(step, warmup_steps) * min(1.0, max(0.05, left))
 
