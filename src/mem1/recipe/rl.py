@@ -3,7 +3,6 @@
     [rl]                            [rl.algorithm]              [[rl.curriculum]]
     tasks_per_step = 12             name = "ppo"                steps = 40
     group_size = 8                  critic = "separate"         objectives = [2]
-                                                                context = "notes(120)"
 
     [rollout]
     engine = "servers"
@@ -61,7 +60,7 @@ class Rl(Config):
     warmup: int = Field(default=5, ge=0)
     """Steps over which the learning rates rise."""
     decay: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps, at the end, over which the learning rates fall to a twentieth."""
+    """Share of the steps, at the end, over which the learning rates fall linearly towards 0, at most to a twentieth."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
     """AdamW's decay rate of the running mean of squared gradients, of policy and critic."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)

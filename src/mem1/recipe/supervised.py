@@ -80,7 +80,8 @@ class Sft(Config):
     """Share of each matrix that is taken off per step, times the learning rate; biases and norms do not decay."""
     warmup: int = Field(default=10, ge=0)
     decay: float = Field(default=0.4, ge=0, le=1)
-    """Share of the steps, at the end of the stage, over which the learning rates fall to a twentieth."""
+    """Share of the steps, at the end of the stage, over which the learning rates fall linearly towards 0, at most to a
+    twentieth."""
 
     @property
     def rates(self) -> tuple[float, float]:
