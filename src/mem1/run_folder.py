@@ -3,7 +3,7 @@
     runs/quick/
         config.toml          the resolved configuration; `mem1 train runs/quick/config.toml` repeats the run
         resolved.json        command, fingerprint of the configuration, versions, devices, commit of the model, what
-                             [sft] was given, what sampled, starts
+                             [sft] and [tasks] were given, what sampled, starts
         metrics.jsonl        {"step": 1, "reward": 0.25, "endings": {"answered": 3, "bad_tags": 1}}
         timings.jsonl        {"step": 1, "rollout": 1.4}
         warnings.jsonl       see `training/monitoring/run_warnings.py`
@@ -134,14 +134,27 @@ class RunFolder:
 
     def note_trajectories(self, record: Mapping[str, Any]) -> None:
         """Record which attempts [sft] trains. Raises UserError where the run began with others."""
-        known = read_resolved(self.path).get("sft")
-        if known is None:
-            self._note("sft", dict(record))
-        elif known["digest"] != record["digest"]:
+        known = self._begun_with("sft", record)
+        if known["digest"] != record["digest"]:
             raise UserError(
                 f"the files of sft.trajectories have changed: {self.path} began with {known['trained']} attempts, now "
                 f"there are {record['trained']}; restore the files, or start a new run with another --out"
             )
+
+    def note_tasks(self, digest: str) -> None:
+        """Record what the training tasks are made of. Raises UserError where the run began with something else."""
+        if self._begun_with("tasks", {"digest": digest})["digest"] != digest:
+            raise UserError(
+                f"the questions or the corpus of [tasks] are not those that {self.path} began with, or another "
+                "retriever searches; restore them, or start a new run with another --out"
+            )
+
+    def _begun_with(self, key: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the run has recorded of its data; it is `record` from here on where a run from before has nothing."""
+        known = read_resolved(self.path).get(key)
+        if known is None:
+            self._note(key, dict(record))
+        return record if known is None else known
 
     def _note(self, key: str, value: object) -> None:
         resolved = {**read_resolved(self.path), key: value}

@@ -44,6 +44,7 @@ from mem1.recipe.recipe import Kept, Recipe
 from mem1.recipe.rl import Phase, Rl
 from mem1.recipe.supervised import Sft
 from mem1.records import Ended, Group, Task, Trajectory, Turn
+from mem1.retrieval.client import RetrievalServer
 from mem1.rollout import Budget
 from mem1.run_folder import BEST, kept_steps, read_metrics
 from mem1.tasks.compose import Split
@@ -471,6 +472,32 @@ def test_a_run_is_not_resumed_under_another_configuration(config: Recipe, tmp_pa
     evaluation = config.model_copy(update=changes)
     run(evaluation, tmp_path / "run", on_step=stop_at(1))
     assert len(metrics(tmp_path / "run")) == 4
+
+
+@pytest.mark.parametrize("changed", ["train_questions", "corpus"])
+def test_a_run_is_not_resumed_on_other_questions_or_another_corpus(config: Recipe, tmp_path: Path, changed: str):
+    assert isinstance(config.tasks, MultihopTasks)
+    file = tmp_path / f"{changed}.jsonl"
+    shutil.copy(getattr(config.tasks, changed), file)
+    own = config.model_copy(update={"tasks": config.tasks.model_copy(update={changed: str(file)})})
+    out, resolved = tmp_path / "run", tmp_path / "run" / "resolved.json"
+    run(own, out, on_step=stop_at(1))
+    whole = file.read_text()
+    file.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"of \[tasks\] are not those that .* began with"):
+        run(own, out)
+    file.write_text(whole)
+    resolved.write_text(json.dumps({k: v for k, v in json.loads(resolved.read_text()).items() if k != "tasks"}))
+    run(own, out, on_step=stop_at(2))  # one that was begun before anything was noted
+    assert json.loads(resolved.read_text())["tasks"]["digest"] == own.tasks.trained_on()
+
+
+def test_another_class_of_retriever_is_another_corpus_and_another_address_is_not(config: Recipe):
+    def noted(retriever: str | RetrievalServer) -> str:
+        return config.tasks.model_copy(update={"corpus": None, "retriever": retriever}).trained_on()
+
+    one, other = (RetrievalServer(urls=(f"http://127.0.0.1:{port}",)) for port in (8001, 8002))
+    assert noted(one) == noted(other) != noted("mine:Retriever") != noted("mine:Another")
 
 
 def test_a_folder_that_holds_something_else_is_not_written_to(config: Recipe, tmp_path: Path):

@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from mem1.durable import sha256_of
 from mem1.envs.base import Action, Environment, Observation, Outcome, TaskSource
 from mem1.envs.hub_corpus import check_corpus, local_corpus
 from mem1.envs.tasks import (
@@ -50,6 +51,7 @@ from mem1.tasks.compose import (
     marked,
 )
 from mem1.tasks.datasets import read_dataset, read_questions, read_tasks
+from mem1.tasks.datasets.files import PREFIX
 from mem1.tasks.datasets.reading import read_pool
 from mem1.tasks.gold_expert import GoldExpert
 from mem1.tasks.prompts import PromptChoice, TaskTemplate
@@ -259,6 +261,12 @@ class QuestionFiles(QuestionTasks):
             files = [[tuple(map(marked, group)) for group in file] for file in files]
         return files
 
+    def trained_on(self) -> str:
+        drawn = self.questions if self.evaluation_share is not None else self.train_questions
+        named = (*_listed(drawn), *_listed(self.without), *_listed(self.aliases))
+        files = [path for path in named if not path.startswith(PREFIX)]  # the hub's may change in their page alone
+        return "-".join([*(sha256_of(path)[:32] for path in files), super().trained_on()])
+
     def given_passages(self) -> list[Passage]:
         named = (self.questions, self.train_questions, self.development_questions)
         paths = [path for files in named for path in _listed(files)]
@@ -370,6 +378,10 @@ class MultihopTasks(QuestionFiles):
 
     def searched(self) -> str:
         return "" if self.corpus is None else content_of(local_corpus(self.corpus))
+
+    def trained_on(self) -> str:
+        own = f"-{self.retriever}" if isinstance(self.retriever, str) else ""  # servers may change their addresses
+        return super().trained_on() + own
 
     def check_search(self) -> str:
         if self.corpus is not None:

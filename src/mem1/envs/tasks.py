@@ -196,6 +196,11 @@ class TasksConfig(Config):
         """Digest of the files that are searched; empty: there are none. Raises UserError where they cannot be read."""
         return ""
 
+    def trained_on(self) -> str:
+        """Digest of what a resumed training must find as it was: files of questions, and what is searched; empty: not
+        known. Raises UserError or OSError where they cannot be read."""
+        return self.searched()
+
     def turns(self, objectives: int) -> int:
         """Assumed turn limit of a task, for planning."""
         limit = getattr(self, "turn_limit", None)

@@ -260,6 +260,8 @@ def train(
             folder.note_start(after_step=at["step"], ranks=ranks.size)
             if recorded is not None:
                 folder.note_trajectories(recorded.record())
+            if config.rl is not None or config.demonstrated:
+                folder.note_tasks(config.tasks.trained_on())
             return folder.fingerprint
 
         folder = RunFolder(path=out, fingerprint=ranks.on_rank_zero(open_folder))
