@@ -12,7 +12,18 @@ import pytest
 import torch
 from local_models import MODEL as WIDER
 from precision import rounding
-from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    DiffLlamaConfig,
+    DogeConfig,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    NemotronConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from worlds import CODEC, SMALL
 
 from mem1.dialogue import TagDialogue
@@ -325,6 +336,20 @@ def test_a_model_with_attention_sinks_is_refused():
     model = GptOssForCausalLM(GptOssConfig(**SHAPE, num_local_experts=2, num_experts_per_tok=1))
     with pytest.raises(UserError, match="cannot be sampled in this process: it has attention sinks"):
         local(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (DiffLlamaConfig(**SHAPE), "DiffLlamaForCausalLM cannot be .* a layer attends twice"),
+        (NemotronConfig(**SHAPE), "NemotronAttention cannot be .* without what they are given"),
+        (DogeConfig(**SHAPE), "DogeAttention cannot be .* by a mask of their own"),
+    ],
+)
+def test_so_is_one_whose_layers_attend_in_another_way(config: PreTrainedConfig, why: str):
+    engine = local(AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(UserError, match=why):
+        engine.complete([PROMPTS[0]], max_tokens=[4], sampling=Sampling())
 
 
 @pytest.mark.parametrize(("context", "workers"), [("constant", 1), ("fold(2)", 1), ("full", 2)])

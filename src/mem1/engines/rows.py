@@ -257,6 +257,8 @@ class Step:
         """flat_3T: token, position and place of each; count: n; longest: L; shared: places from and to, tokens."""
         self.rows, self.flat_3T, self.count, self.longest = rows, flat_3T, count, longest
         self.bodies, self.shared = bodies, shared
+        self._attended: set[int] = set()
+        """Numbers of layers."""
         self._written: dict[int, Tensor] = {}
         """Number of key-value heads -> lines of a slab, taken as (rows * H * C, D), for each token and head."""
         self._masks: dict[tuple[int, int, torch.dtype], tuple[Tensor, ...]] = {}
@@ -266,7 +268,13 @@ class Step:
     def attend(
         self, number: int, q_1QTD: Tensor, k_1HTD: Tensor, v_1HTD: Tensor, scaling: float, softcap: float | None
     ) -> Tensor:
-        """Write a layer's new keys and values, and attend: (1, T, Q, D) for Q = G * H query heads."""
+        """Write a layer's new keys and values, and attend: (1, T, Q, D) for Q = G * H query heads.
+
+        Raises UserError for a layer that attends twice, whose values would be those of the second time.
+        """
+        if number in self._attended:
+            raise UserError(_refusal(self.rows.model, "a layer attends twice"))
+        self._attended.add(number)
         keys, values = self.rows.slab(number, k_1HTD, v_1HTD)
         heads, group = k_1HTD.shape[1], q_1QTD.shape[1] // k_1HTD.shape[1]
         for slab, new in (keys, k_1HTD), (values, v_1HTD):
@@ -328,12 +336,13 @@ def row_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    row_step: Step,
+    row_step: Step | None = None,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention function: (1, heads, T, D) in, (1, T, heads, D) out."""
-    assert attention_mask is None
+    if row_step is None or attention_mask is not None:
+        raise UserError(_refusal(module, "its layers attend by a mask of their own, or without what they are given"))
     number: Any = module.layer_idx
     return row_step.attend(number, query, key, value, scaling, softcap), None
 
@@ -352,7 +361,7 @@ def _attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def check_rows(model: PreTrainedModel) -> None:
-    """Raises UserError for a model whose attention is not the one above."""
+    """Raises UserError for a model whose attention is not the one above, as far as can be told before it runs."""
     config = model.config.get_text_config()
     if not getattr(model, "_supports_attention_backend", False):
         raise UserError(_refusal(model, "transformers cannot exchange its attention"))
@@ -362,7 +371,7 @@ def check_rows(model: PreTrainedModel) -> None:
         raise UserError(_refusal(model, "it has attention sinks"))
 
 
-def _refusal(model: PreTrainedModel, why: str) -> str:
+def _refusal(model: nn.Module, why: str) -> str:
     return f"{type(model).__name__} cannot be sampled in this process: {why}; sample on servers, or take another model"
 
 
