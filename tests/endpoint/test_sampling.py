@@ -1,4 +1,4 @@
-"""Calls that are joined into batches: what waits and what runs when they are closed."""
+"""Calls that are joined into batches: what waits and what runs when they are closed, and what one action can spoil."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from agent_rollouts import Down
 from servers import wait_for
+from worlds import task
 
 from mem1.endpoint.sampling import Closed, JoinedCalls, Row
 from mem1.engines.base import Completion, Sampling
+from mem1.envs.base import Action, Observation, Outcome
+from mem1.errors import UserError
 
 
 class Held:
@@ -28,7 +30,7 @@ class Held:
 
 def test_closing_waits_for_the_batch_that_runs_and_not_for_a_call_that_never_began():
     engine, ended = Held(), threading.Event()
-    calls = JoinedCalls(engine, Down(), Sampling())
+    calls = JoinedCalls(engine, Bookings(), Sampling())
 
     def close() -> None:
         with calls:
@@ -46,3 +48,41 @@ def test_closing_waits_for_the_batch_that_runs_and_not_for_a_call_that_never_beg
         assert not ended.is_set()
         engine.released.set()
         assert runs.result(60).token_ids == (1,) and ended.wait(60)
+
+
+class Bookings:
+    """Books whatever it is asked to; the first action is held until the others wait."""
+
+    def __init__(self) -> None:
+        self.booked: list[str] = []
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    def observe(self, actions: Any) -> list[Observation]:
+        self.begun.set()
+        assert self.released.wait(60)
+        found = []
+        for action in actions:
+            if action.kind != "book":
+                raise UserError(f"no action {action.kind!r}")
+            self.booked.append(action.argument)
+            found.append(Observation(text=f"booked {action.argument}"))
+        return found
+
+    def score(self, task: Any, answer: str) -> Outcome:
+        raise AssertionError("nothing is scored here")
+
+
+def test_an_unknown_action_does_not_repeat_those_that_wait_beside_it():
+    environment, one = Bookings(), task("Oslo")
+    with JoinedCalls(Held(), environment, Sampling()) as calls, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(calls.observe, Action(one, "book", "a train"))
+        assert environment.begun.wait(60)
+        given = [("book", "a flight"), ("serach", "x"), ("book", "a room")]
+        flight, unknown, room = (pool.submit(calls.observe, Action(one, *each)) for each in given)
+        wait_for(lambda: len(calls._actions._waiting) == 3)
+        environment.released.set()
+        texts = [future.result(60).text for future in (first, flight, room)]
+        assert texts == ["booked a train", "booked a flight", "booked a room"]
+        with pytest.raises(UserError, match="no action 'serach'"):
+            unknown.result(60)
+    assert sorted(environment.booked) == ["a flight", "a room", "a train"]

@@ -43,7 +43,8 @@ class JoinedCalls:
         self._engine, self._environment, self._sampling = engine, environment, sampling
         self._batched = getattr(engine, "concurrency", 1) == 1
         self._rows: Batcher[Row, None, Completion] = Batcher(self._complete, threads=1, size=_JOINED)
-        self._actions: Batcher[Action, None, Observation | UserError] = Batcher(self._observe, threads=1, size=_JOINED)
+        # actions of one kind are joined: a kind that the environment does not know fails, and nothing is repeated
+        self._actions: Batcher[Action, str, Observation | UserError] = Batcher(self._observe, threads=1, size=_JOINED)
         self._lock = threading.Lock()
         self._closed = False
         self._under_way: set[Future[list[Completion]]] = set()
@@ -82,7 +83,7 @@ class JoinedCalls:
         """The environment's reply. Raises UserError for an action that it does not know, and Closed."""
         if self._closed:
             raise Closed
-        found = self._actions.submit([action], None).result()[0]
+        found = self._actions.submit([action], action.kind).result()[0]
         if isinstance(found, UserError):
             raise found
         return found
@@ -95,7 +96,7 @@ class JoinedCalls:
                 sampling=replace(self._sampling, seeds=tuple(row.seed for row in rows)),
             )
 
-    def _observe(self, actions: Sequence[Action], _: None) -> list[Observation | UserError]:
+    def _observe(self, actions: Sequence[Action], _: str) -> list[Observation | UserError]:
         with suppress(UserError), self._kept():  # of one action; the others go on
             return [*self._environment.observe(actions)]
         return [self._alone(action) for action in actions]
