@@ -51,6 +51,14 @@ class UpperTaskset(vf.Taskset[Upper, UpperConfig]):
         ]
 
 
+class NamedTaskset(vf.Taskset[Upper, UpperConfig]):
+    """The same words in every split, under other names."""
+
+    def load(self) -> list[Upper]:
+        named = [Data(name=f"{self.config.split}-{n}", prompt=f"word{n}?", answer="x") for n in range(20)]
+        return [Upper(data) for data in named[: 10 if self.config.split == "test" else 20]]
+
+
 class Guess(vf.Task[Data]):
     """Higher or lower, until the number is found; a tenth less for each guess."""
 
@@ -136,6 +144,7 @@ class PairEnv(vf.Env[PairConfig]):
 
 
 UPPER = module("upper_words", UpperTaskset)
+NAMED = module("named_words", NamedTaskset)
 GUESS = module("guess_numbers", GuessTaskset, GuessEnv)
 TWICE = module("twice", UpperTaskset, TwiceEnv)
 BROKEN = module("broken", BrokenTaskset)

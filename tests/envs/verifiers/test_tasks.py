@@ -54,8 +54,8 @@ def test_one_reply_is_scored_with_weight_and_metrics():
 
 
 def test_halves_have_no_task_in_common_and_the_same_task_twice_is_one():
-    def drawn(split: str, **keys: Any) -> set[str]:
-        return {task.prompt for task in source(games.UPPER, split, **keys).tasks(objectives=1, count=99, seed=1)}
+    def drawn(split: str, taskset: str = games.UPPER, **keys: Any) -> set[str]:
+        return {task.prompt for task in source(taskset, split, **keys).tasks(objectives=1, count=99, seed=1)}
 
     train, evaluation = drawn("train"), drawn("evaluation")
     assert len(train) == 17 and len(evaluation) == 4 and not train & evaluation
@@ -63,6 +63,8 @@ def test_halves_have_no_task_in_common_and_the_same_task_twice_is_one():
     train, evaluation = drawn("train", **own), drawn("evaluation", **own)
     assert len(train) == 20 and len(evaluation) == 21  # "both" is in both splits
     assert all("test" in prompt or "both" in prompt for prompt in evaluation) and not train & evaluation
+    train, evaluation = drawn("train", games.NAMED, **own), drawn("evaluation", games.NAMED, **own)
+    assert len(train) == len(evaluation) == 10 and not train & evaluation  # though "train-3" is "test-3" there
     tasks = source(games.UPPER).tasks(objectives=1, count=17, seed=1)
     assert len({task.id for task in tasks}) == 17
     assert tasks == source(games.UPPER).tasks(objectives=1, count=17, seed=1)

@@ -218,7 +218,7 @@ def _stage(config: VerifiersTasks, args: str) -> Stage:
 
 
 def _loaded(config: VerifiersTasks, args: Mapping[str, Any]) -> dict[str, Any]:
-    """verifiers' tasks by ids made of their contents, but for their number in the set."""
+    """verifiers' tasks by ids made of their contents, but for their number and name in the set."""
     stage = _stage(config, json.dumps(args, sort_keys=True))
     taskset = stage.env.taskset
     try:
@@ -229,5 +229,6 @@ def _loaded(config: VerifiersTasks, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(task: Any) -> str:
-    written = json.dumps(task.data.model_dump(mode="json", exclude={"idx"}), sort_keys=True)
+    # a name says where a task stands, such as train-3; None as in sets without names, so that their ids stay
+    written = json.dumps({**task.data.model_dump(mode="json", exclude={"idx"}), "name": None}, sort_keys=True)
     return hashlib.sha256(written.encode()).hexdigest()[:12]
