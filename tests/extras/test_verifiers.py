@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import verifiers.v1 as vf  # pyright: ignore[reportMissingImports]
 from chat_servers import Reply, chat_server
 
 from mem1.errors import UserError
-from mem1.extras.verifiers import Drawn, RecipeConfig, RecipeTaskset, _drawn
+from mem1.extras.verifiers import Drawn, Progress, RecipeConfig, RecipeTaskset, RecipeTools, ToolsConfig, _drawn
 from mem1.messages.transcript import ASK
 
 TASKS = {
@@ -27,6 +28,7 @@ TASKS = {
     "objectives": 2,
     "tasks": 3,
 }
+DRAWN: dict[str, Any] = {key: value for key, value in TASKS.items() if key != "id"}
 PAGE = Path(__file__).parents[2] / "docs" / "extending" / "verifiers.md"
 ASKED: list[list[Any]] = []
 """Messages of each request."""
@@ -77,7 +79,7 @@ def test_an_agent_of_verifiers_searches_and_is_scored_by_us(
     config = vf.resolve_env_config({"taskset": TASKS, "agent": {"harness": {"id": "atlas_tasks", "memory": memory}}})
     env = vf.load_environment(config)
     tasks = list(env.taskset)
-    source, _ = _drawn(Drawn(**{key: value for key, value in TASKS.items() if key != "id"}))
+    source, _ = _drawn(Drawn(**DRAWN))
     ours = {task.id: task for task in source.tasks(objectives=2, count=3, seed=0)}
     assert [task.data.name for task in tasks] == list(ours)
     questions = ours[tasks[0].data.name].questions
@@ -97,20 +99,55 @@ def test_an_agent_of_verifiers_searches_and_is_scored_by_us(
 
 
 def test_answers_are_read_as_the_benchmark_reads_them():
-    task = RecipeTaskset(RecipeConfig(**{key: value for key, value in TASKS.items() if key != "id"})).load()[0]
+    task = RecipeTaskset(RecipeConfig(**DRAWN)).load()[0]
     first, second = (question["answers"][0] for question in task.data.ours["questions"])
-
-    def reward(reply: str, bought: str = "") -> float:
-        trace = SimpleNamespace(
-            state=SimpleNamespace(answer=bought), last_reply=reply, record_metric=lambda name, value: None
-        )
-        return asyncio.run(task.scored(trace))
-
+    reward = partial(rewarded_for, task)
     right = f"Q1 {first}; Q2 {second}"
-    assert reward(right) == reward("no answer", bought=right) == 2
+    assert reward(right) == 2
     assert reward(f"<think>\nQ1 is found.\n</think>\n\n{right}") == 2
     assert reward(f"Here you are:\n\n**Q1**: {first}\n- Q2: {second}") == 2
     assert reward("nothing") == 0
+
+
+def rewarded_for(task: Any, reply: str, bought: str = "") -> float:
+    trace = SimpleNamespace(
+        state=SimpleNamespace(answer=bought), last_reply=reply, record_metric=lambda name, value: None
+    )
+    return asyncio.run(task.scored(trace))
+
+
+def test_in_a_shop_purchases_are_scored_and_no_words():
+    (task,) = RecipeTaskset(RecipeConfig(recipe="webshop-quick", overrides=["tasks.products=150"], tasks=1)).load()
+    asin = task.data.ours["questions"][0]["answers"][0]
+    purchase = json.dumps([{"asin": asin, "price": 0.0, "options": {}}])
+    assert rewarded_for(task, "Sorry, I found nothing.") == rewarded_for(task, purchase) == 0
+    assert rewarded_for(task, "I bought it.", bought=purchase) > 0
+
+
+def test_calls_that_are_made_at_the_same_time_all_count_and_none_is_taken_beyond_the_limit():
+    ours = RecipeTaskset(RecipeConfig(**DRAWN)).load()[0].data.ours
+
+    class Tools(RecipeTools):
+        kept = Progress(ours={**ours, "turn_limit": 3})
+
+        async def _pull_state(self) -> Progress:
+            return self.kept.model_copy(deep=True)
+
+        async def _push_state(self, before: bytes) -> None:
+            Tools.kept = self.state
+
+    found: dict[str, Any] = {}
+
+    async def search(*queries: str) -> list[Any]:
+        tools = Tools(ToolsConfig(**DRAWN))
+        await tools.setup()
+        tools.register(SimpleNamespace(add_tool=lambda tool, *, name, description: found.update({name: tool})))
+        return await asyncio.gather(*(found["search"](query) for query in queries), return_exceptions=True)
+
+    *texts, refused = asyncio.run(search("a", "b", "c", "d"))
+    assert Tools.kept.history == [("search", "a"), ("search", "b"), ("search", "c")] and Tools.kept.over
+    assert all(isinstance(text, str) for text in texts)
+    assert str(refused) == "the episode is over after 3 actions; no more are taken"
 
 
 def rewarded(task: Any, trajectory: Any) -> float:

@@ -6,7 +6,8 @@
 
     vf-eval atlas_tasks --env.taskset.objectives 2 --env.agent.harness.memory "fold(4)"
 
-The actions of the recipe's tags are tools, its answer is the agent's last message, and our scorer is the reward.
+The actions of the recipe's tags are tools, its answer is the agent's last message, or in a shop and the like what the
+actions have made up, and our scorer is the reward.
 """
 
 # pyright: reportMissingImports=false
@@ -14,9 +15,10 @@ The actions of the recipe's tags are tools, its answer is the agent's last messa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from mem1.api import load_recipe
 from mem1.envs.base import Action
@@ -77,6 +79,11 @@ class Progress(vf.State):
     """The answer that actions made up, such as purchases."""
     ended: bool = False
 
+    @property
+    def over(self) -> bool:
+        """Whether no more actions are taken."""
+        return self.ended or len(self.history) >= self.ours["turn_limit"]
+
 
 class RecipeData(vf.TaskData):
     ours: dict[str, Any]
@@ -87,18 +94,20 @@ class RecipeTask(vf.Task[RecipeData, Progress]):
     """Scored by our environment."""
 
     source: Any
-    """Our tasks; given by the taskset."""
+    """Our tasks; given by the taskset, with the tags."""
+    tags: Tags
 
     async def setup(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
         trace.state.ours = self.data.ours
 
     @vf.stop
     async def over(self, trace: vf.Trace) -> bool:
-        return trace.state.ended or len(trace.state.history) >= self.data.ours["turn_limit"]
+        return trace.state.over
 
     @vf.reward
     async def scored(self, trace: vf.Trace) -> float:
-        answer = trace.state.answer or trace.last_reply
+        said = trace.last_reply if self.tags.answers else ""
+        answer = said or trace.state.answer
         outcome = self.source.environment.score(task_from_json(self.data.ours), answer)
         for name, value in outcome.metrics.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -112,13 +121,25 @@ class RecipeTools(vf.Toolset[ToolsConfig, Progress]):
     TOOL_PREFIX = None
 
     async def setup(self) -> None:
+        self._turns: WeakValueDictionary[Any, asyncio.Lock] = WeakValueDictionary()
         source, _ = await asyncio.to_thread(_drawn, self.config)
         self.environment = await asyncio.to_thread(lambda: source.environment)
 
     def register(self, mcp: Any) -> None:
         for kind in resolve(load_recipe(self.config.recipe, *self.config.overrides)).tags.action_tags:
             if (tool := getattr(self, kind, None)) is not None:
-                mcp.add_tool(self._with_state(tool), name=kind, description=tool.__doc__)
+                mcp.add_tool(self._in_turn(self._with_state(tool)), name=kind, description=tool.__doc__)
+
+    def _in_turn(self, tool: Callable[..., Any]) -> Callable[..., Any]:
+        """Calls of one attempt wait for one another: verifiers keeps the state that was written last, whole."""
+
+        @wraps(tool)
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            attempt = self._state_channel()
+            async with self._turns.setdefault(attempt, asyncio.Lock()):
+                return await tool(*args, **kwargs)
+
+        return called
 
     @vf.tool
     async def search(self, query: str) -> str:
@@ -137,6 +158,8 @@ class RecipeTools(vf.Toolset[ToolsConfig, Progress]):
 
     async def _observed(self, kind: str, argument: str) -> str:
         state = self.state
+        if state.over:
+            raise RuntimeError(f"the episode is over after {len(state.history)} actions; no more are taken")
         action = Action(task_from_json(state.ours), kind, argument, tuple((k, a) for k, a in state.history))
         (reply,) = await asyncio.to_thread(self.environment.observe, [action])
         if reply.failed is not None:
@@ -163,7 +186,7 @@ class RecipeTaskset(vf.Taskset[RecipeTask, RecipeConfig]):
         questions = render("plain", ours.questions, tags)
         prompt = f"{ASKED if tags.answers else BEGUN}\n\n{questions}"
         task = RecipeTask(RecipeData(name=ours.id, prompt=prompt, ours=task_to_json(ours)), self.config.task)
-        task.source = source
+        task.source, task.tags = source, tags
         return task
 
 
