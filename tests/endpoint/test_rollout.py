@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import re
 import sys
@@ -12,19 +14,20 @@ from typing import Any
 
 import endpoint_agents
 import pytest
-from agent_rollouts import ANSWERED, Down, attempt, rollout
+from agent_rollouts import ANSWERED, Down, Steps, attempt, rollout
 from chat_templates import QWEN3_LIKE, QWEN25_LIKE
 from endpoints import CALL, END, Says, chat_of
 from policies import SHAPE, tiny
 from servers import wait_for
 from worlds import CODEC, SAMPLING, SMALL, task
 
+from mem1.endpoint.client import Reply
 from mem1.engines.base import Completion
 from mem1.engines.local import LocalEngine
 from mem1.errors import UserError
 from mem1.packing import pack
 from mem1.policy.tiny_model import new_model
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, extended
 from mem1.records import Ended, Group, Trajectory, trajectory_from_json, trajectory_to_json
 from mem1.rollout import Budget
 from mem1.training.verify import verify
@@ -108,6 +111,36 @@ def test_an_agent_that_hangs_is_left_alone_and_its_later_calls_are_refused():
 def test_a_tool_that_fails_is_not_the_policys_fault_even_if_the_agent_goes_on():
     found = attempt(rollout("searches_what_fails", environment=Down()))
     assert (found.ended, found.detail, found.reward) == (Ended.TOOL_FAILED, "the search engine is down", None)
+
+
+EPISODE = extended(PAPER, "act")
+
+
+def test_actions_that_are_sent_at_the_same_time_are_taken_one_after_the_other():
+    found = attempt(rollout("acts_at_once", environment=Steps(3), tags=EPISODE))
+    assert sorted(endpoint_agents.SHOWN) == [("1 of 3", False), ("2 of 3", False), ("3 of 3", True)]
+    assert (sorted(json.loads(found.answer)), found.reward) == (["a", "b", "c"], 3.0)
+
+
+@pytest.mark.parametrize(("steps", "turns"), [(3, 9), (9, 3)])
+def test_an_agent_is_told_of_the_end_of_an_episode_and_later_actions_change_no_score(steps: int, turns: int):
+    found = attempt(rollout("acts_until_it_is_over", environment=Steps(steps), tags=EPISODE), turns=turns)
+    shown = [(f"1 of {steps}", False), (f"2 of {steps}", False), (f"3 of {steps}", True)]
+    assert shown == endpoint_agents.SHOWN
+    assert (found.ended, found.reward) == (Ended.ANSWERED, 3.0)
+    found = attempt(rollout("acts_without_end", environment=Steps(steps), tags=EPISODE), turns=turns)
+    assert (found.ended, found.reward) == (Ended.AGENT_FAILED, 3.0)
+    assert "the episode is over after 3 actions" in found.detail
+
+
+def test_searches_are_not_bounded_by_the_turn_limit():
+    found = attempt(rollout("asks_thrice"), turns=1)
+    assert found.answer == "the author ., the author ., the author ."
+
+
+def test_a_reply_can_be_copied_and_is_a_text():
+    reply = copy.deepcopy(Reply("Oslo", ended=True))
+    assert (reply, reply.ended, json.dumps(reply)) == ("Oslo", True, '"Oslo"')
 
 
 def test_an_engine_that_fails_ends_the_attempt_and_one_that_raises_ends_the_run():

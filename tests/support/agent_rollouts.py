@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import Any
 
 from worlds import CODEC, SAMPLING, shelf, task
@@ -12,7 +14,7 @@ from mem1.endpoint.runs import AgentConfig
 from mem1.engines.base import Engine, ScriptedEngine
 from mem1.engines.chat_messages import ChatMessages
 from mem1.envs.base import Environment, Observation, Outcome
-from mem1.protocol import PAPER
+from mem1.protocol import PAPER, Tags
 from mem1.records import Trajectory
 from mem1.rollout import Budget
 
@@ -27,6 +29,7 @@ def rollout(
     environment: Environment | None = None,
     engine: Engine | None = None,
     chat: ChatMessages = TAGS,
+    tags: Tags = PAPER,
     budget: Budget | None = None,
     reward: Any = None,
     **agent: Any,
@@ -35,7 +38,7 @@ def rollout(
     return AgentRollout(
         agent=AgentConfig.model_validate(given),
         engine=engine or ScriptedEngine(CODEC, script),
-        dialogue=NativeDialogue(chat, PAPER),
+        dialogue=NativeDialogue(chat, tags),
         environment=environment or shelf("the author ."),
         budget=budget or Budget(completion_per_objective=8, completion_extra=32),
         reward=reward,
@@ -55,3 +58,21 @@ class Down:
 
     def score(self, task: Any, answer: str) -> Outcome:
         raise AssertionError("a score would measure the tool")
+
+
+class Steps:
+    """An episode of so many steps, each worth 1; the answer lists those that were taken."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def observe(self, actions: Any) -> list[Observation]:
+        time.sleep(0.05)  # actions that are sent at the same time would meet here
+        return [self._reply([*(taken for _, taken in action.history), action.argument]) for action in actions]
+
+    def _reply(self, taken: list[str]) -> Observation:
+        text = f"{len(taken)} of {self.steps}"
+        return Observation(text=text, answer=json.dumps(taken), ended=len(taken) == self.steps)
+
+    def score(self, task: Any, answer: str) -> Outcome:
+        return Outcome(float(len(json.loads(answer or "[]"))))

@@ -139,6 +139,29 @@ def asks_thrice(task: Task, base_url: str) -> str:
     return ", ".join(said)
 
 
+SHOWN: list[tuple[str, bool]] = []
+"""What an agent that acts saw, and whether it was told of the end."""
+
+
+def acts_at_once(task: Task, base_url: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        SHOWN[:] = [(found, found.ended) for found in pool.map(lambda name: act(base_url, "act", name), "abc")]
+
+
+def acts_until_it_is_over(task: Task, base_url: str) -> str:
+    """Says something in the end, as chat agents do."""
+    SHOWN.clear()
+    while not SHOWN or not SHOWN[-1][1]:
+        found = act(base_url, "act", "a")
+        SHOWN.append((found, found.ended))
+    return '["not", "what", "it", "did"]'
+
+
+def acts_without_end(task: Task, base_url: str) -> None:
+    while True:
+        act(base_url, "act", "a")
+
+
 def wanders(task: Task, base_url: str) -> str:
     """Appends, rewrites, drops, quotes, changes, and asks two at once, by chance."""
     chance = random.Random(task.prompt)

@@ -18,6 +18,7 @@ and is dropped. The same call, made again, gets the same one.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -56,6 +57,8 @@ class Bounds:
 
     calls: int
     """Calls of the policy; those in which a memory has it write its state do not count."""
+    actions: int | None = None
+    """Actions in the environment; None: any number."""
     completion: int
     """Tokens of a completion."""
     context: int
@@ -117,6 +120,10 @@ class Recording:
     """(kind, argument) of what the environment was asked."""
     answer: str | None = None
     """Made up by the environment, as in a shop; None: not so."""
+    ended: bool = False
+    """Whether the environment takes no more actions."""
+    acting: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """Held by the action under way: the next one starts from what it led to."""
     over: bool = False
 
     def __post_init__(self) -> None:

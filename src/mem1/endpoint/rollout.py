@@ -112,6 +112,7 @@ class AgentRollout(RolloutParts):
             chat=self.dialogue.messages,
             bounds=Bounds(
                 calls=self.agent.calls or task.turn_limit,
+                actions=None if self.dialogue.tags.answers else task.turn_limit,
                 completion=self.budget.completion(task.objectives, general=self.dialogue.general(task)),
                 context=self.budget.context,
             ),

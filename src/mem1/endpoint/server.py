@@ -3,11 +3,12 @@
     http://127.0.0.1:40123/<secret>/v1/chat/completions     POST, also with stream = true
     http://127.0.0.1:40123/<secret>/v1/models               GET
     http://127.0.0.1:40123/<secret>/v1/act                  POST {"kind": "search", "argument": "capital of Norway"}
+        ->  {"text": "Doc 1 (Title: Oslo) Oslo is ...", "ended": false}     ended: no more actions are taken
 
 The secret says whose call it is, whatever headers a framework sends, and keeps other programs of the machine out. All
 errors are in OpenAI's form, on one line, and tell clients not to try again:
 
-    400     the request cannot be honoured, or a budget of the attempt is used up
+    400     the request cannot be honoured, a budget of the attempt is used up, or the episode is over
     404     no attempt has this address
     409     the attempt is over
     503     the engine failed, and the attempt is over
@@ -129,6 +130,16 @@ class Endpoint:
 
         recording, observe = self._attempt(request)
         wanted = await read_json(await self._body(request), Act)
+        async with recording.acting:
+            found = await self._observed(request, recording, observe, wanted)
+            return JSONResponse({"text": found.text, "ended": recording.ended})
+
+    async def _observed(self, request: Request, recording: Recording, observe: Observe, wanted: Act) -> Observation:
+        if recording.over:
+            raise Refused(OVER, Ended.AGENT_FAILED, 409)
+        if recording.ended:
+            why = f"the episode is over after {len(recording.actions)} actions, by its own end or the task's turn limit"
+            raise Refused(why, Ended.AGENT_FAILED)
         action = Action(recording.task, wanted.kind, wanted.argument, tuple(recording.actions))
         try:
             found = await unless_gone(request, self._pool.submit(observe, action))
@@ -144,7 +155,8 @@ class Endpoint:
         recording.actions.append((wanted.kind, wanted.argument))
         if found.answer is not None:
             recording.answer = found.answer
-        return JSONResponse({"text": found.text, "ended": found.ended})
+        recording.ended = found.ended or len(recording.actions) == recording.bounds.actions
+        return found
 
     async def models(self, request: Request) -> Response:
         """GET .../models"""
