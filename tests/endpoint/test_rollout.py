@@ -143,6 +143,13 @@ def test_a_reply_can_be_copied_and_is_a_text():
     assert (reply, reply.ended, json.dumps(reply)) == ("Oslo", True, '"Oslo"')
 
 
+def test_what_an_agent_says_is_no_answer_where_its_actions_make_the_answer():
+    made = rollout("acts_until_it_is_over", environment=Steps(2), tags=EPISODE)
+    assert attempt(made).answer == '["a", "a"]'
+    found = attempt(rollout("loops_and_answers", environment=Steps(2), tags=EPISODE, calls=2))
+    assert (found.ended, found.answer, found.reward) == (Ended.OUT_OF_TURNS, "", 0.0)
+
+
 def test_an_engine_that_fails_ends_the_attempt_and_one_that_raises_ends_the_run():
     class Fails:
         def complete(self, contexts: Any, **_: Any) -> list[Completion]:

@@ -13,14 +13,15 @@ Everything that can go wrong with an attempt is recorded as its ending:
     engine_failed   the model's server failed
 
 All but the last two are scored, the agent's failures with no answer: what differs between attempts is what the policy
-has said, and one that makes its agent fail or hang should learn not to.
+has said, and one that makes its agent fail or hang should learn not to. Where actions make the answer, as in a shop,
+the environment scores them, however the agent ends.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import BoundedSemaphore
 
 from mem1.dialogue import NativeDialogue
@@ -124,6 +125,8 @@ class AgentRollout(RolloutParts):
 
     def _finish(self, recording: Recording, returned: Returned, started: float) -> Trajectory:
         turns, task = recording.end(), recording.task
+        if not self.dialogue.tags.answers:  # actions make the answer, and what an agent says at its end is none
+            returned = replace(returned, answer=recording.answer)
         ended, detail = _ending(recording, returned)
         answer = returned.answer if returned.answer is not None else recording.answer
         attempt = Trajectory(
