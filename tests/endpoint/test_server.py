@@ -244,6 +244,9 @@ def test_calls_after_the_end_and_of_strangers_are_refused():
         at.say([ASK])
         assert len(at.turns) == 1
         assert at.refused([ASK])[0] == 409
+        for path in ("chat/completions", "act"):  # before the body is read
+            half = at.client.post(path, content=b"{", headers={"content-type": "application/json"})
+            assert half.status_code == 409
         base = str(at.client.base_url)
     late = httpx.post(f"{base}chat/completions", json={"messages": [ASK]}, trust_env=False)
     assert late.status_code == 409 and "the attempt is over" in late.text

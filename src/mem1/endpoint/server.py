@@ -167,11 +167,14 @@ class Endpoint:
 
     def _attempt(self, request: Request) -> tuple[Recording, Observe]:
         secret = request.path_params["secret"]
-        if secret in self._attempts:
-            return self._attempts[secret]
-        if secret in self._ended:
+        attempt = self._attempts.get(secret)
+        if attempt is None and secret not in self._ended:
+            why = "no attempt has this address; use the base_url that the agent was given"
+            raise Refused(why, Ended.AGENT_FAILED, 404)
+        # before the body is read, in a thread of which there may be none while the process ends
+        if attempt is None or attempt[0].over:
             raise Refused(OVER, Ended.AGENT_FAILED, 409)
-        raise Refused("no attempt has this address; use the base_url that the agent was given", Ended.AGENT_FAILED, 404)
+        return attempt
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, largest=_LARGEST, instead="send shorter messages", room=self._bodies)
