@@ -231,7 +231,9 @@ def demonstrate(config: Recipe, rollout: RolloutPort, source: TaskSource, tags: 
     tasks = [
         task
         for number, objectives in enumerate(config.demonstrated)
-        for task in made_tasks(source, objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number)
+        for task in made_tasks(
+            source, objectives=objectives, count=config.sft.tasks, seed=config.seed + 17 + number, exactly=False
+        )
     ]
     dialogue = rollout.dialogue
     expert = config.tasks.expert(tasks, source.environment, tags, seed=config.seed)
