@@ -174,7 +174,7 @@ def test_without_a_recipe_the_tasks_are_atlas_or_those_of_the_questions():
             ("--questions", "q.jsonl", 'tasks.retriever.urls=["a:8000"]'),
             "'a:8000' is not the address of a retriever; set one such as http://127.0.0.1:8000",
         ),
-        (("--corpus", "c.jsonl"), "unknown key tasks.corpus"),
+        (("--corpus", "c.jsonl"), "--corpus needs questions about it"),
         (("protocol.base=klingon",), "unknown tags 'klingon'; known: paper, released"),
         (("--model", "nowhere"), "nowhere is no model folder: config.json is missing"),
         (("atlas-warm-start",), "the recipe's model is new: train it first, and give the trained folder by --model"),
