@@ -514,8 +514,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "(config.memory, *config.sft.memories)",
         ),
         ("rollout.under(context, engine=engine)", "rollout.under(context)"),
-        ("seed=config.seed + 17 + number)", "seed=config.seed + 17)"),
-        ("seed=config.seed + 17 + number)", "seed=17 + number)"),
+        ("seed=config.seed + 17 + number, exactly", "seed=config.seed + 17, exactly"),
+        ("seed=config.seed + 17 + number, exactly", "seed=17 + number, exactly"),
         ("count=config.sft.tasks, seed", "count=config.sft.tasks // len(config.demonstrated), seed"),
         (
             "for number, objectives in enumerate(config.demonstrated)",

@@ -217,8 +217,8 @@ class Tasks:
     made: list[int] = field(default_factory=list)
     """Number of attempts of each call."""
 
-    def tasks(self, **_: Any) -> list[Task]:
-        return tasks(self.count)
+    def tasks(self, *, objectives: int, **_: Any) -> list[Task]:
+        return [replace(task, questions=task.questions * objectives) for task in tasks(self.count)]
 
     def __call__(self, own: Sequence[Task], *, numbers: Sequence[int], **_: Any) -> list[Trajectory]:
         self.made.append(len(own))
@@ -239,7 +239,7 @@ def test_the_tasks_of_a_step_go_on_with_the_numbers_of_objectives_of_the_last():
     class Sized(Tasks):
         def tasks(self, *, objectives: int, count: int, **_: Any) -> list[Task]:
             drawn[-1][objectives] += count
-            return super().tasks()[:count]
+            return super().tasks(objectives=objectives)[:count]
 
     drawn: list[Counter[int]] = []
     config = Rl(curriculum=(Phase(steps=4, objectives=(1, 2, 4)),), tasks_per_step=2, group_size=3)

@@ -630,6 +630,8 @@ def test_the_groups_of_a_step_share_out_its_numbers_of_objectives(config: Recipe
 def test_a_source_that_returns_other_tasks_than_are_asked_for_is_named_by_both_stages(
     wrong: Callable[[list[Task]], Any], said: str
 ):
+    """But for their number in [sft], which trains what there is."""
+
     class Own:
         environment = SOURCE.environment
 
@@ -641,8 +643,11 @@ def test_a_source_that_returns_other_tasks_than_are_asked_for_is_named_by_both_s
     with pytest.raises(UserError, match=rf"^Own\.tasks returned {said}"):
         sampler.sample(0)
     recipe = Recipe(tasks=SMALL, sft=Sft(objectives=(2,), tasks=4), writers=())
-    with pytest.raises(UserError, match=rf"^Own\.tasks returned {said}"):
-        demonstrate(recipe, made, Own(), PAPER)
+    if said[0] in "38":
+        assert len(demonstrate(recipe, made, Own(), PAPER)) == int(said[0])
+    else:
+        with pytest.raises(UserError, match=rf"^Own\.tasks returned {said}"):
+            demonstrate(recipe, made, Own(), PAPER)
 
 
 def test_demonstrations_in_atlas_are_those_of_the_expert_with_the_recipes_context(config: Recipe):
