@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 import pytest
@@ -14,7 +14,7 @@ from mem1.envs.atlas import AtlasTasks
 from mem1.envs.cloze import ClozeTasks, make_cloze_folder
 from mem1.envs.english import EnglishTasks
 from mem1.envs.search import MultihopTasks
-from mem1.envs.tasks import QuestionTasks
+from mem1.envs.tasks import QuestionTasks, made_tasks
 from mem1.errors import UserError
 from mem1.evaluation.metrics import scorer_names
 from mem1.protocol import PAPER
@@ -105,6 +105,25 @@ def test_development_questions_that_depend_on_others_are_told_by_their_ids(tmp_p
         r", by text or id: 'Berl 2' \(Where was",
     ):
         tasks.development()
+
+
+def test_files_that_number_their_questions_alike_may_be_of_development_and_of_an_evaluation(tmp_path: Path):
+    def numbered(what: str) -> list[dict[str, Any]]:
+        return [{"id": f"dev_{n}", "text": f"Who made {what} {n}?", "answers": ["Mira Toll"]} for n in range(2)]
+
+    named = {"questions": numbered("cider"), "train_questions": [{**numbered("beer")[0], "id": "train_0"}]}
+    developed = files(tmp_path, **named, development_questions=numbered("ale")).development()
+    assert [q.text for file in developed.half("evaluation") for (q,) in file] == ["Who made ale 0?", "Who made ale 1?"]
+    with pytest.raises(UserError, match=r"are also questions of .*, by text or id: 'dev_0' \(Who made cider 0"):
+        files(tmp_path, **named, development_questions=numbered("cider")).development()
+
+
+def test_what_a_source_yields_is_taken_as_a_list():
+    class Own:
+        def tasks(self, **asked: Any) -> Any:
+            return (task for task in AtlasTasks(**SMALL).source("train", PAPER).tasks(**asked))
+
+    assert len(made_tasks(cast(Any, Own()), objectives=2, count=3, seed=0)) == 3
 
 
 def test_the_paragraphs_of_development_questions_are_given_too(tmp_path: Path):

@@ -180,12 +180,23 @@ def test_a_refusal_is_not_repeated():
     assert len(server.requests) == 1
 
 
-def test_what_the_models_server_refuses_is_renamed_or_left_out():
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unsupported value: 'temperature' does not support 0 with this model.",
+        "litellm.UnsupportedParamsError: gpt-5 models don't support temperature=0. Only temperature=1 is supported.",
+        "`temperature` may only be set to 1 when thinking is enabled.",
+        "invalid temperature: only 1 is allowed for this model",
+    ],
+)
+def test_what_the_models_server_refuses_is_renamed_or_left_out(said: str):
+    of_temperature = said
+
     def newer(body: dict[str, Any], number: int) -> Reply:
         if "max_tokens" in body:
             said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
         elif "temperature" in body:
-            said = "Unsupported value: 'temperature' does not support 0 with this model."
+            said = of_temperature
         else:
             return honest(body)
         return Reply(body=json.dumps({"error": {"message": said}}).encode(), status=400)

@@ -183,6 +183,12 @@ def test_2wiki_whose_ids_have_the_hubs_name_keeps_its_source_and_its_aliases(tmp
     assert (question.source, question.answers) == ("2wikimultihopqa", ("Tromso", "Tromsø", "Tromsoer"))
 
 
+def test_ones_own_questions_with_a_context_and_evidences_are_ones_own(tmp_path: Path):
+    own = {"id": "a", "question": "Who owns Berl?", "answers": ["Ole"], "context": "A long text.", "evidences": ["x"]}
+    (question,) = read_questions(write_lines(tmp_path / "own.jsonl", own))
+    assert (question.text, question.answers) == ("Who owns Berl?", ("Ole",))
+
+
 def test_aliases_that_no_answer_gets_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     aliases = write_lines(tmp_path / "id_aliases.json", *TWOWIKI_ALIASES)
     read_questions(FILES["2wikimultihopqa"](tmp_path), aliases=aliases)

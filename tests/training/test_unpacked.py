@@ -116,6 +116,8 @@ def test_nor_beyond_the_positions_of_the_model():
     assert not unlike_sampler(config, 2048)
     said = unlike_sampler(config, 4096)
     assert said == "it has 2,048 positions, and contexts may have 4,096: set budget.context=2048"
+    config.rope_parameters = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}  # as the cards of Qwen say
+    assert not unlike_sampler(config, 8192) and "it has 8,192 positions" in unlike_sampler(config, 8193)
 
 
 RECIPE = """

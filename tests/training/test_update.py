@@ -688,6 +688,8 @@ def crediting(of: Callable[[int], Advantages | None]) -> Algorithm:
         (crediting(lambda k: Advantages(advantages_K=torch.ones(k, 1))), r"shape \(\d, 1\) for an attempt with \d"),
         (crediting(lambda k: Advantages(advantages_K=torch.ones(k), returns_K=torch.ones(1))), r"shape \(1,\)"),
         (crediting(lambda k: Advantages(advantages_K=torch.full((k,), math.nan))), "not finite"),
+        (crediting(lambda k: Advantages(advantages_K=cast(Any, [1.0] * k))), "returned a list of numbers"),
+        (crediting(lambda k: cast(Any, torch.ones(k))), r"returned tensor\(.* for an attempt; return Advantages"),
         (TooFew(name="own"), r"of TooFew returned \[.*, where lists of \[3\] are due: a number for each attempt"),
         (NoAdvantages(name="own"), r"of NoAdvantages returned \[None\], where lists of \[3\] are due"),
         (Channels(channels=(OfQuestions(name="own"),)), r"by_turn of OfQuestions returned .* lists of \[2, 2, 2\]"),

@@ -72,9 +72,10 @@ class Taken:
     """What one server takes of requests. Thread-safe."""
 
     def __init__(self, where: str, settings: Mapping[str, Any], *, spare: Collection[str] = ()) -> None:
-        """`where`: the server, for messages; `settings`: the user's own; `spare`: options that may be left out too."""
+        """`where`: the server, for messages; `settings`: the user's own; `spare`: options that are left out once a
+        refusal names them, in whatever words."""
         self._where, self._settings = where, settings
-        self._spare = _LEFT_OUT | frozenset(spare)
+        self._spare = frozenset(spare)
         self._fields: frozenset[str] = frozenset()
         """Fields of messages and calls that are refused."""
         self._options: frozenset[str] = frozenset()
@@ -115,11 +116,14 @@ class Taken:
             if shape not in self._rules and shape(sent["messages"]) != sent["messages"]:
                 self._keep_to(shape, "contents or ids of another form: they are rewritten")
                 return
+        if spared := next((name for name in self._spare & sent.keys() if name in refused.detail), None):
+            self._leave_out_option(spared)
+            return
         if not _REFUSING.search(refused.detail):
             raise refused
         said = _KNOWN.split(refused.detail, maxsplit=1)[0]
         fields = frozenset(_extras(sent["messages"]))
-        named = _first_named(said, fields, (self._settings.keys() | self._spare) & sent.keys())
+        named = _first_named(said, fields, (self._settings.keys() | _LEFT_OUT) & sent.keys())
         if named is None:
             # it names no field; those that no server has to know are the likely ones
             if not fields or not _EXTRA.search(said) or _first_named(said, frozenset(), sent.keys() - _ALWAYS):
@@ -127,7 +131,7 @@ class Taken:
             self._leave_out_fields(fields)
         elif named in fields:
             self._leave_out_fields(frozenset((named,)))
-        elif named in self._spare or _OTHER_NAMES.get(named, named) not in {named, *self._options}:
+        elif named in _LEFT_OUT or _OTHER_NAMES.get(named, named) not in {named, *self._options}:
             self._leave_out_option(named)
         else:
             raise Refused(

@@ -108,8 +108,8 @@ class _Lines(Progress):
         left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
         passed = timedelta(seconds=round(task.elapsed or 0))
         note = f"  {task.fields['note']}" if task.fields["note"] else ""
-        line = f"{task.description} {task.completed:.0f}/{total} in {passed}{left}{note}"
-        console.print(escape(printable(line)), soft_wrap=True)
+        said = escape(printable(f"{task.completed:.0f}/{total} in {passed}{left}{note}"))
+        console.print(f"{task.description} {said}", soft_wrap=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         shown = [task for task in self.tasks if task.visible]

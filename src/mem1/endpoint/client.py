@@ -35,9 +35,9 @@ class Reply(str):
 def act(base_url: str, kind: str, argument: str) -> Reply:
     """The environment's reply to an action, such as "search". Raises ActionFailed.
 
-    `base_url`: the address that the agent was given. Actions of an attempt are carried out one after the other; one
-    after the end of the episode fails, and changes no score. An attempt whose environment failed is not scored,
-    whatever the agent makes of the exception.
+    `base_url`: the address that the agent was given. Where actions make the answer, those of an attempt are carried out
+    one after the other; one after the end of the episode fails, and changes no score. An attempt whose environment
+    failed is not scored, whatever the agent makes of the exception.
     """
     body = json.dumps({"kind": kind, "argument": argument}).encode()
     request = Request(f"{base_url.rstrip('/')}/act", body, {"content-type": "application/json"})

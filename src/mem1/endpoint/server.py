@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,8 @@ class Endpoint:
 
         recording, observe = self._attempt(request)
         wanted = await read_json(await self._body(request), Act)
-        async with recording.acting:
+        # where answers are the agent's, as those to searches, actions do not depend on one another
+        async with nullcontext() if recording.bounds.actions is None else recording.acting:
             found = await self._observed(request, recording, observe, wanted)
             return JSONResponse({"text": found.text, "ended": recording.ended})
 

@@ -226,6 +226,7 @@ class QuestionFiles(QuestionTasks):
                 developed,
                 trained=f"questions of {path}",
                 evaluated=f"questions of tasks.development_questions = {self.development_questions!r}",
+                own_ids=True,
             )
         return self.model_copy(update={"questions": self.development_questions, "evaluation_share": None})
 

@@ -312,8 +312,9 @@ def made_tasks(source: TaskSource, *, objectives: int, count: int, seed: int, ex
     """
     found: Any = source.tasks(objectives=objectives, count=count, seed=seed)
     said = f"{source_name(source)}.tasks returned"
-    if not isinstance(found, Sequence):
+    if not isinstance(found, Iterable):
         raise UserError(f"{said} a {type(found).__name__}; it returns a list of Task")
+    found = list(found)
     if wrong := [task for task in found if not isinstance(task, Task)]:
         raise UserError(f"{said} {wrong[0]!r:.80}; it returns a list of Task")
     if other := [task.objectives for task in found if task.objectives != objectives]:

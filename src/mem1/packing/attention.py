@@ -234,9 +234,13 @@ def unlike_sampler(config: Any, context: int) -> str:
     kinds = set(getattr(text, "layer_types", None) or ())
     window = getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
     rope = getattr(text, "rope_parameters", None) or {}
+    positions = getattr(text, "max_position_embeddings", None)  # beyond, dynamic angles differ
+    if positions and rope.get("rope_type") in ("yarn", "linear"):  # many configurations name those before scaling
+        scaled = (rope.get("original_max_position_embeddings") or positions) * rope.get("factor", 1)
+        positions = max(positions, int(scaled))
     limits = {
         "its layers look back {:,} tokens": window,
-        "it has {:,} positions": getattr(text, "max_position_embeddings", None),  # beyond, dynamic angles differ
+        "it has {:,} positions": positions,
         "it has other angles (rope_type 'longrope') beside a context of more than {:,} tokens": (
             rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
         ),

@@ -157,15 +157,22 @@ def check_disjoint(
     *,
     trained: str = "training questions",
     evaluated: str = "evaluation questions",
+    own_ids: bool = False,
 ) -> None:
     """Raises UserError, with examples, if both sides of a split share a question's text or id.
 
     Questions that depend on others are compared only by their ids, because their texts say too little. `trained` and
     `evaluated` name the sides in the error.
+
+    own_ids     the sides may number their questions alike: ids are compared of questions that depend on others
     """
     texts = {same_text(q.text) for q in train if not q.depends_on}
-    ids = {q.id for q in train}
-    shared = [q for q in evaluation if q.id in ids or (not q.depends_on and same_text(q.text) in texts)]
+    ids = {q.id for q in train if q.depends_on or not own_ids}
+    shared = [
+        q
+        for q in evaluation
+        if (q.id in ids and (q.depends_on or not own_ids)) or (not q.depends_on and same_text(q.text) in texts)
+    ]
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(

@@ -68,7 +68,12 @@ FORMATS: Mapping[str, Format] = {
     "searchr1": Format(searchr1, (("prompt", "reward_model"),), composed=True, repeats=True),
     "tasks": Format(own.composed, (("id", "questions"),), composed=True, repeats=True),
     "musique": Format(published.musique, (("id", "question", "paragraphs"),), apart=True),
-    "2wikimultihopqa": Format(published.twowiki, (("question", "context", "evidences"),), apart=True, aliased=True),
+    "2wikimultihopqa": Format(
+        published.twowiki,
+        (("_id", "question", "context", "evidences"), ("question", "context", "supporting_facts", "evidences")),
+        apart=True,
+        aliased=True,
+    ),
     "hotpotqa": Format(published.hotpotqa, (("question", "context", "supporting_facts"),)),
     "triviaqa": Format(
         published.triviaqa,

@@ -111,7 +111,11 @@ def _advantages(algorithm: Algorithm, attempts: Sequence[Sequence[Attempt]]) -> 
     found = one_for_each(algorithm.advantages(attempts), attempts, whose, "Advantages, or None, for each attempt")
     for attempt, of_one in zip(chain(*attempts), chain(*found), strict=True):
         tokens = attempt.trajectory.num_completion_tokens
+        if not isinstance(of_one, Advantages | None):
+            raise UserError(f"{whose} returned {of_one!r:.80} for an attempt; return Advantages, or None")
         for values in () if of_one is None else (of_one.advantages_K, of_one.returns_K):
+            if not isinstance(values, Tensor | None):
+                raise UserError(f"{whose} returned a {type(values).__name__} of numbers; return a tensor")
             if values is not None and values.shape != (tokens,):
                 raise UserError(
                     f"{whose} returned a tensor of shape {tuple(values.shape)} for an attempt with {tokens} sampled "
