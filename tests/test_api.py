@@ -97,7 +97,7 @@ def test_what_cannot_be_used_is_named_before_any_attempt(wrong: dict[str, Any], 
 
 @pytest.mark.parametrize(
     ("tasks", "said"),
-    [([{"id": 1}], "{'id': 1}; it returns a list of Task"), (iter(()), "a tuple_iterator; it returns a list of Task")],
+    [([{"id": 1}], "{'id': 1}; it returns a list of Task"), (7, "a int; it returns a list of Task")],
 )
 def test_a_source_that_returns_no_tasks_is_named(monkeypatch: pytest.MonkeyPatch, tasks: Any, said: str):
     monkeypatch.setattr(Books, "tasks", lambda self, **asked: tasks)
