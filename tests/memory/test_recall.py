@@ -44,6 +44,10 @@ def test_a_turn_is_recalled_by_its_words():
     assert reply("oslo") == "Turn 1, Oslo: Oslo is a harbour."
 
 
+def test_a_number_beyond_the_turns_is_looked_up_in_the_texts():
+    assert reply("1998", [turn("Alvex", "Founded in 1998."), turn("x", "y")]) == "Turn 1, Alvex: Founded in 1998."
+
+
 def test_of_turns_that_fit_equally_the_newest_is_recalled():
     again = [turn("Oslo", "Oslo is a harbour."), turn("Oslo", "Oslo is a harbour."), turn("x", "y")]
     assert reply("harbour", again).startswith("Turn 2")

@@ -161,6 +161,16 @@ class TestTokens:
         assert STAND_IN.decode(found.trajectories[0].turns[1].context_ids) == "".join(said)
         assert (found.encoded_anew, found.reframed) == (1, 0)
 
+    @pytest.mark.parametrize(("returned", "said"), [("[{}]", "{}"), ("None", "None"), ("'chat'", "'c'")])
+    def test_a_reader_that_returns_something_else_is_named(self, tmp_path, monkeypatch, returned: str, said: str):
+        (tmp_path / "odd_chats.py").write_text(f"def read_chats(path, codec):\n    return {returned}\n")
+        path = tmp_path / "chats.jsonl"
+        path.write_text("{}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "odd_chats", raising=False)
+        with pytest.raises(UserError, match=rf"'odd_chats:read_chats', {path}: it returned {said}; a reader returns"):
+            read(path, STAND_IN, reader="odd_chats:read_chats")
+
 
 class TestLeftOut:
     def test_attempts_without_an_answer_or_enough_reward_are_counted(self, file):

@@ -62,7 +62,7 @@ def recalled(policy: MemoryPolicy, turns: Sequence[Turn]) -> str:
     asked, kept = turns[-1].content, policy.select(turns).kept
     results, notes = _results(turns, kept), notes_out_of_sight(turns, kept)
     handle = _HANDLE.fullmatch(asked)
-    if handle is not None:
+    if handle is not None and int(handle[1]) <= len(turns):  # else it is a year or another number in the texts
         found = next((result for result in results if result.turn == int(handle[1])), None)
     else:
         keys = {asked.strip().rstrip(":").lower(), read_note(asked).key.lower()} - {""}

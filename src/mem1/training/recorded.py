@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -91,7 +91,10 @@ def read_recorded(config: Sft, dialogue: Dialogue) -> Recorded:
     kept = _Kept(config, dialogue, encodes=reader is not None)
     for path in files:
         # a run that goes on may be writing its last line
-        attempts = read_trajectories(path, drop_cut_line=True) if reader is None else reader(path, dialogue.codec)
+        if reader is None:
+            attempts = read_trajectories(path, drop_cut_line=True)
+        else:
+            attempts = _attempts_of(reader(path, dialogue.codec), f"sft.reader = {config.reader!r}, {path}")
         for number, attempt in enumerate(attempts, start=1):
             kept.add(attempt, f"{path}, attempt {number}")
     if not kept.trajectories:
@@ -108,6 +111,14 @@ def read_recorded(config: Sft, dialogue: Dialogue) -> Recorded:
         encoded_anew=kept.encoded_anew,
         reframed=kept.reframed,
     )
+
+
+def _attempts_of(read: Any, where: str) -> list[Trajectory]:
+    """What a reader of the user's own returned. Raises UserError where it is something else than trajectories."""
+    attempts = list(read) if isinstance(read, Iterable) else [read]
+    if wrong := [attempt for attempt in attempts if not isinstance(attempt, Trajectory)]:
+        raise UserError(f"{where}: it returned {wrong[0]!r:.80}; a reader returns mem1.Trajectory objects")
+    return attempts
 
 
 @dataclass
