@@ -40,9 +40,8 @@ class Pool:
         future: Future[Found] = Future()
         self._waiting.put((future, call, item))
         with self._lock:
-            self._threads = [
-                thread for thread in self._threads if thread.is_alive()
-            ]  # none in a process that was forked
+            # none is alive in a process that was forked
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
             if len(self._threads) < self._size:
                 thread = threading.Thread(target=self._work, name="mem1-request", daemon=True)
                 thread.start()

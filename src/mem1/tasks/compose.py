@@ -166,13 +166,8 @@ def check_disjoint(
 
     own_ids     the sides may number their questions alike: ids are compared of questions that depend on others
     """
-    texts = {same_text(q.text) for q in train if not q.depends_on}
-    ids = {q.id for q in train if q.depends_on or not own_ids}
-    shared = [
-        q
-        for q in evaluation
-        if (q.id in ids and (q.depends_on or not own_ids)) or (not q.depends_on and same_text(q.text) in texts)
-    ]
+    keys, ids = {_key(q) for q in train}, set[str]() if own_ids else {q.id for q in train}
+    shared = [q for q in evaluation if _key(q) in keys or q.id in ids]
     if shared:
         examples = "; ".join(f"{q.id!r} ({q.text})" for q in shared[:3])
         raise UserError(
@@ -186,7 +181,11 @@ def question_keys(task: Task) -> tuple[str, ...]:
 
     Questions are equal if their texts are (`same_text`), or, if they depend on others, their ids.
     """
-    return tuple(f"{task.corpus}/{f'id {q.id}' if q.depends_on else same_text(q.text)}" for q in task.questions)
+    return tuple(f"{task.corpus}/{_key(q)}" for q in task.questions)
+
+
+def _key(question: Question) -> str:
+    return f"id {question.id}" if question.depends_on else same_text(question.text)
 
 
 def different(tasks: Sequence[Task]) -> list[Task]:
