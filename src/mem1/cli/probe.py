@@ -25,7 +25,7 @@ from mem1.cli.progress import bars, say, stderr
 from mem1.cli.writer import WriterModelOption, WriterUrlOption, open_writer, place
 from mem1.errors import UserError, suggestion
 from mem1.interrupts import stopped_while
-from mem1.net.threads import run_jobs
+from mem1.net.threads import in_parallel
 from mem1.pages.table import printed
 
 if TYPE_CHECKING:
@@ -212,11 +212,10 @@ def _taken(
     from mem1.extras.probe.exam import examine
 
     jobs = list(itertools.product(range(len(transcripts)), names, cells))
-    found: dict[tuple[int, str, tuple[float, int]], Taken] = {}
 
     def one(job: tuple[int, str, tuple[float, int]]) -> Taken:
         number, name, (share, cycles) = job
-        return examine(
+        taken = examine(
             transcripts[number],
             name,
             share=share,
@@ -226,13 +225,12 @@ def _taken(
             reads=reads,
             noting=None if notings is None else notings[number],
         )
+        progress.update(bar, advance=1, note=name)
+        return taken
 
     with stopped_while("probing"), bars(stderr()) as progress:
         bar = progress.add_task("probe", total=len(jobs), note="")
-        for job, taken in run_jobs(jobs, one, at_a_time=_REQUESTS if write else 1, stopped=lambda: False):
-            found[job] = taken
-            progress.update(bar, advance=1, note=job[1])
-    return [found[job] for job in jobs]
+        return in_parallel(one, jobs, threads=_REQUESTS if write else 1)
 
 
 def _read(folder: Path, transcripts: Sequence[Transcript], at: ModelServer | Device) -> list[Noting]:
