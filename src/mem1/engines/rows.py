@@ -320,6 +320,8 @@ class Step:
 
 def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:
     """Softmax attention by plain products, which for few queries beat the fused kernels of a CPU."""
+    if k.device.type == "cpu" and k.dtype != torch.float32:
+        k = k.contiguous()  # else the product transposes a copy of its own, which takes ten times as long
     if softcap is None:
         scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=scaling)
     else:
