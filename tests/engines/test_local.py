@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import os
+import platform
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from local_models import MODEL, fresh
 from precision import rounding
 from transformers import GenerationConfig, PreTrainedModel
@@ -20,7 +24,7 @@ from worlds import CODEC
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals
-from mem1.engines.local import LocalEngine, draw_noise
+from mem1.engines.local import LocalEngine, draw_noise, drawn
 from mem1.engines.openai import concat
 from mem1.engines.workers import ParallelEngine, local_engine
 from mem1.errors import UserError
@@ -130,6 +134,26 @@ def test_samples_depend_only_on_the_seed_of_their_context():
 def test_the_same_context_twice_is_sampled_twice():
     first, second = sample([some_contexts()[0]] * 2)
     assert first.token_ids != second.token_ids
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 2_000), st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
+def test_a_token_is_drawn_where_the_cumulated_probability_passes_the_noise(vocabulary: int, seed: int, noise: float):
+    logits_nV = 8 * torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(seed))
+    logprobs_nV = logits_nV.log_softmax(-1)
+    cumulated_nV = logprobs_nV.double().exp().cumsum(-1)
+    tokens_n = drawn(logprobs_nV, torch.full((3,), noise, dtype=torch.float64))
+    threshold_n = noise * cumulated_nV[:, -1]
+    after_n = cumulated_nV.gather(1, tokens_n[:, None])[:, 0]
+    before_n = after_n - logprobs_nV.double().exp().gather(1, tokens_n[:, None])[:, 0]
+    assert bool((before_n - 1e-6 <= threshold_n).all() and (threshold_n <= after_n + 1e-6).all())
+
+
+def test_a_token_of_no_probability_is_never_drawn_whatever_is_rounded():
+    logprobs_nV = torch.full((4, 700), -torch.inf)
+    logprobs_nV[:, 3] = logprobs_nV[:, 600] = float(torch.tensor(0.5).log())
+    noise_n = torch.tensor([0.0, 0.4999, 0.5001, 1 - 2**-53], dtype=torch.float64)
+    assert drawn(logprobs_nV, noise_n).tolist() == [3, 3, 600, 600]
 
 
 def test_samples_follow_the_softmax():
@@ -399,6 +423,28 @@ def test_a_loaded_policy_leaves_the_process_as_it_was_and_sampling_flushes(monke
     engine.complete(some_contexts(3), max_tokens=[4, 4, 4], sampling=Sampling(seed=0))
     assert seen and all(seen)
     assert not flushed()
+
+
+MANY_BLOCKS = """
+import resource, torch
+from mem1.engines.device import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(10_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+given_back = faults()
+keep_freed_memory()
+faults()
+print(given_back, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to")
+def test_memory_that_was_freed_is_used_again_without_asking_the_system():
+    done = subprocess.run([sys.executable, "-c", MANY_BLOCKS], capture_output=True, text=True, check=True)
+    given_back, kept = map(int, done.stdout.split())
+    assert given_back > 10 * kept
 
 
 @pytest.mark.parametrize("stop", ["STOP", "--- END OF TODAY'S NOTES ---", "以上是今天的全部记录。"])

@@ -209,6 +209,16 @@ def test_bf16_is_as_close_as_bf16_can_be():
     assert (out - exact).abs().max() < 0.05
 
 
+def test_the_gradient_in_bf16_is_computed_in_fp32():
+    tree = large_tree()
+    rounded = vectors(tree, (4, 2), torch.bfloat16)
+    _, gradients = attend(tree, rounded, "blocks")
+    _, expected = attend(tree, [x.detach().double().requires_grad_() for x in rounded], "dense")
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        # of the output, which is saved in bf16, and of the result: each has eight digits
+        assert (gradient - wanted).norm() < 2**-8 * wanted.norm()
+
+
 def test_attention_is_restored_afterwards_even_after_an_error():
     model = tiny_model("llama")
     before = model.config._attn_implementation

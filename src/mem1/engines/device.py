@@ -10,6 +10,8 @@ Apple's GPU (mps) has no float64, which training and `mem1 verify` need: it samp
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import sys
 from collections.abc import Iterator
@@ -181,6 +183,22 @@ def release_unused() -> None:
 def free_memory(device: Device) -> int | None:
     """Free bytes of a GPU; None: the device is no GPU of CUDA, or a pretended one."""
     return torch.cuda.mem_get_info(device.at)[0] if device.at.type == "cuda" else None
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library keep freed blocks of many megabytes, which the next pass over a network on the CPU needs again.
+
+    glibc gives them back to the system, and gets others page by page, filled with zeros. For the whole process; nothing
+    happens where there is no glibc.
+    """
+    if change := getattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt", None):
+        for parameter, size in _KEPT.items():
+            change(parameter, size)
+
+
+_KEPT = {-3: 1 << 30, -1: 2**31 - 1}
+"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3), in bytes."""
 
 
 @contextmanager

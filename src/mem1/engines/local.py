@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.device import flushed_denormals, with_float64
+from mem1.engines.device import flushed_denormals, keep_freed_memory, with_float64
 from mem1.engines.rows import KeptRows, Row, Rows, check_rows
 
 Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
@@ -95,6 +96,8 @@ class LocalEngine:
         if sampling.session is None or sampling.session != self._session:
             self.kept.clear()
         self._session = sampling.session
+        if self.model.device.type == "cpu":
+            keep_freed_memory()
         was_training = self.model.training
         self.model.eval()
         batch = Batch(self, sampling.temperature, keep=keep or sampling.session is not None)
@@ -157,6 +160,33 @@ def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
     mixed_BT = (mixed_BT ^ (mixed_BT >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed_BT ^= mixed_BT >> np.uint64(31)
     return torch.from_numpy((mixed_BT >> np.uint64(11)) * 2.0**-53)
+
+
+def drawn(logprobs_nV: Tensor, noise_n: Tensor) -> Tensor:
+    """Tokens (n,) at which the sum of probabilities passes the noise, in [0, 1), float64; none of probability 0.
+
+    First the run of tokens in which it does, then the token: only sums of runs, and one run, are added up in float64.
+    """
+    probs_nV = logprobs_nV.exp()
+    runs_nrw = F.pad(probs_nV, (0, -probs_nV.shape[1] % _RUN)).unflatten(1, (-1, _RUN))
+    sums_nr = runs_nrw.sum(-1, dtype=torch.float64)
+    run_n, left_n = _passed(sums_nr, noise_n * sums_nr.sum(-1))
+    chosen_nw = runs_nrw.gather(1, run_n[:, None, None].expand(-1, 1, _RUN))[:, 0]
+    return run_n * _RUN + _passed(chosen_nw.double(), left_n)[0]
+
+
+def _passed(weights_nk: Tensor, threshold_n: Tensor) -> tuple[Tensor, Tensor]:
+    """(place at which the cumulated weights pass the threshold, what is left of the threshold there), each (n,)."""
+    cumulated_nk = weights_nk.cumsum(-1)
+    total_n = cumulated_nk[:, -1]
+    within_n = torch.minimum(threshold_n, torch.nextafter(total_n, torch.zeros_like(total_n)))  # sums are rounded
+    place_n1 = torch.searchsorted(cumulated_nk, within_n[:, None], right=True)
+    before_n = (cumulated_nk - weights_nk).gather(1, place_n1)[:, 0]
+    return place_n1[:, 0], within_n - before_n
+
+
+_RUN = 256
+"""Tokens."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -260,10 +290,7 @@ class Batch:
             tokens_n = logprobs_nV.argmax(dim=-1)
         else:
             noise = torch.tensor([row.noise[len(row.tokens)] for row in rows], dtype=torch.float64)
-            noise_n = noise.to(wide, non_blocking=True)
-            cumulative_nV = logprobs_nV.to(wide).double().exp().cumsum(-1)
-            threshold_n1 = (noise_n * cumulative_nV[:, -1])[:, None]
-            tokens_n = torch.searchsorted(cumulative_nV, threshold_n1, right=True)[:, 0].to(device)
+            tokens_n = drawn(logprobs_nV.to(wide), noise.to(wide, non_blocking=True)).to(device)
         if self.engine.steering is not None:
             steered = [
                 self.engine.steering(row.request.context, row.tokens, drawn, row.request.max_tokens)

@@ -193,21 +193,22 @@ class _BlockAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, log_sum = ctx.saved_tensors
+        dtype, fused = q.dtype, ctx.cut.fused(q)
+        if fused:  # its backward pass takes twice as long in bf16 as in fp32, even on a CPU with units for bf16
+            d_out, q, k, v, out = (x.to(_wide(x)) for x in (d_out, q, k, v, out))
         # Gradients sum over parts, those of a key over all branches that see it, hence in fp32.
         d_q, d_k, d_v = (_like(x, torch.zeros) for x in (q, k, v))
         for part in (*ctx.cut.first, *ctx.cut.later):
             rows = slice(*part.queries)
             of_queries = (x[:, :, rows] for x in (d_out, q, out, log_sum))
-            d_queries, *d_keys = _part_backward(
-                (*of_queries, _of(k, part), _of(v, part)), part, ctx.scaling, ctx.cut.fused(q)
-            )
+            d_queries, *d_keys = _part_backward((*of_queries, _of(k, part), _of(v, part)), part, ctx.scaling, fused)
             d_q[:, :, rows] += d_queries
             for total, found in zip((d_k, d_v), d_keys, strict=True):
                 if isinstance(part.keys, Tensor):
                     total.index_add_(2, part.keys, found.to(total.dtype))
                 else:
                     total[:, :, slice(*part.keys)] += found
-        return d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), None, None
+        return d_q.to(dtype), d_k.to(dtype), d_v.to(dtype), None, None
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
-from mem1.engines.device import flushed_denormals
+from mem1.engines.device import flushed_denormals, keep_freed_memory
 from mem1.engines.launched import GivenUp
 from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
@@ -228,6 +228,8 @@ def train(
     if chosen:
         log.info("%s", chosen)
     placement = Placement.of(config, ranks)
+    if ranks.device.is_cpu:
+        keep_freed_memory()
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
         if resume:
