@@ -279,6 +279,17 @@ def test_a_thread_without_a_conversation_recalls_from_the_only_one_and_from_none
         assert "Alice" in pool.submit(lambda: memory.recall(handle, messages=longer)).result()
 
 
+def test_two_first_calls_at_a_time_are_not_taken_for_one_conversation():
+    memory = Memory("archive(1)")
+
+    async def both() -> list[Any]:
+        await asyncio.gather(memory.aprompt(masked("Alice")), memory.aprompt(masked("Bobby")))
+        in_executors = [asyncio.get_running_loop().run_in_executor(None, memory.recall, "notes") for _ in range(2)]
+        return await asyncio.gather(*in_executors, return_exceptions=True)
+
+    assert all("several conversations share this memory" in str(found) for found in asyncio.run(both()))
+
+
 def test_counts_of_the_provider_belong_to_the_conversation_of_the_prompt():
     memory = Memory("full", bounds=Bounds(prompt=3_000))
     histories = {name: [user(f"Hi, {name}"), *call("chat", 1), *call("chat", 2)] for name in ("Alice", "Bob")}

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -126,7 +127,7 @@ class Memory:
         self._last: Shown | None = None
         """What was shown last, wherever that was."""
         self._alone = True
-        """Whether all calls so far were of one conversation."""
+        """Whether all that was shown so far was of one conversation."""
 
     def prompt(
         self,
@@ -277,7 +278,6 @@ class Memory:
             write=write,
             beside=beside,
         )
-        self._alone = self._alone and (self._last is None or self._last.prompt.key in keys)
         if self._desk is not None:
             return self._with_notes(now, self._desk)
         request = None if now.write is None or now.exchanges < known.asks_from else self._due(now)
@@ -390,9 +390,12 @@ class Memory:
 
     def _shown(self, now: Underway, prompt: Prompt) -> Prompt:
         """The same, remembered in this thread or task."""
-        self._last = Shown(messages=list(now.messages), log=now.log, prompt=prompt, trail=now.trail)
+        shown = Shown(messages=list(now.messages), log=now.log, prompt=prompt, trail=now.trail)
+        with _SHOWING:
+            self._alone = self._alone and (self._last is None or self._last.prompt.key in now.trail.keys)
+            self._last = shown
         here = WeakKeyDictionary(_SHOWN_HERE.get({}))
-        here[self] = self._last
+        here[self] = shown
         _SHOWN_HERE.set(here)
         return prompt
 
@@ -462,5 +465,6 @@ def check_takes_notes(policy: MemoryPolicy, name: str) -> None:
         )
 
 
+_SHOWING = Lock()
 _SHOWN_HERE: ContextVar[Mapping[Memory, Shown]] = ContextVar("mem1_shown_here")
 """The last messages of each memory in this thread or task."""
