@@ -539,6 +539,18 @@ class TestGoingOn:
             with pytest.raises(UserError, match=rf"bad\.jsonl is not a conversation of an agent: .*{why}"):
                 second.load(tmp_path / "bad.jsonl")
 
+    def test_a_conversation_that_was_saved_while_a_tool_ran_goes_on_without_its_result(self, tmp_path: Path):
+        first = mem1.Agent(Script(calls(("search", QUERY), ("fetch", '{"url": "a"}'))), tools=[search, fetch])
+        for step in first.stream("go"):
+            if isinstance(step, Returned):
+                first.save(tmp_path / "log.jsonl")
+                break
+        model = Script(said("ok"))
+        second = mem1.Agent(model, tools=[search, fetch]).load(tmp_path / "log.jsonl")
+        assert second.run().answer == "ok"
+        check(model.shown[0])
+        assert "ended before this call was done" in model.shown[0][-1]["content"]
+
 
 class TestServers:
     def test_the_only_model_of_a_server_needs_no_name(self, local):

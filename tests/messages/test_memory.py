@@ -137,7 +137,6 @@ def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_c
     events: list[Event] = []
     memory = Memory("fold(1)", on_event=events.append)
     history = [TASK, *call(1), *call(2)]
-    assert memory.prompt(history) == history
     first = memory.prompt(history, write=Model("mine"))
     assert "mine" in first[0]["content"]
 
@@ -293,9 +292,22 @@ def test_states_by_a_writer_pay_earlier_and_are_made_more_often(name: str):
     assert said[0] != said[1]
 
 
-def test_a_memory_without_a_writer_appends_and_says_so_nowhere_else():
+def test_a_state_that_is_due_needs_somebody_who_writes_it():
     history = [TASK, *call(1), *call(2)]
-    assert Memory("fold(1)").prompt(history) == history == fold(history, "fold(1)")
+    assert Memory("fold(2)").prompt(history) == history
+    with pytest.raises(UserError, match=r"a state of fold\(1\) is due, and nobody can write it; give .* `write`"):
+        Memory("fold(1)").prompt(history)
+
+
+def test_a_coroutine_function_writes_for_aprompt_alone_and_a_plain_one_for_both():
+    async def write(messages: list[Any]) -> str:
+        return "awaited"
+
+    history = [TASK, *call(1), *call(2)]
+    with pytest.raises(UserError, match="coroutine function, which prompt cannot await; call aprompt"):
+        Memory("fold(1)", write=write).prompt(history)
+    for writer, said in (write, "awaited"), (lambda messages: "returned", "returned"):
+        assert said in asyncio.run(Memory("fold(1)", write=writer).aprompt(history))[0]["content"]
 
 
 class Message(dict):

@@ -184,15 +184,16 @@ class Agent:
         write_objects(path, self.memory.with_state(self._messages))
 
     def load(self, path: str | Path) -> Agent:
-        """Replaces the conversation with a saved one, which may have no task yet. Raises UserError where the file holds
-        none."""
+        """Replaces the conversation with a saved one, which may have no task yet. A call that had no result when it was
+        saved gets one that says so. Raises UserError where the file holds none."""
         loaded = [record for _, record in read_objects(path)]
         try:
             if any(message.get("role") != "system" for message in loaded):
-                check(loaded)
+                check(loaded, waiting=True)
         except UserError as mistake:
             raise UserError(f"{path} is not a conversation of an agent: {mistake}") from mistake
-        self._messages, self._ending = list(loaded), None
+        ended = error("the program ended before this call was done")
+        self._messages, self._ending = [*loaded, *(_result(id, ended) for id in _without_result(loaded))], None
         return self
 
     def close(self) -> None:
@@ -356,7 +357,7 @@ class Agent:
 
     def _returned(self, call: Call, outcome: Outcome) -> None:
         self._ledger.tool(failed=outcome.failed)
-        self._messages.append({"role": "tool", "tool_call_id": call.id, "content": outcome.text})
+        self._messages.append(_result(call.id, outcome))
 
     def _write(self, request: list[Message]) -> Message:
         """A state, for the memory: by the agent's own call, so that the prompt cache serves it."""
@@ -419,6 +420,21 @@ class Agent:
             raise
         self._tools = tools
         return tools
+
+
+def _result(id: str, outcome: Outcome) -> Message:
+    return {"role": "tool", "tool_call_id": id, "content": outcome.text}
+
+
+def _without_result(messages: Sequence[Message]) -> list[str]:
+    """Ids of the last turn's calls that have none."""
+    called: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            called.remove(message["tool_call_id"])
+        else:
+            called = [call["id"] for call in message.get("tool_calls") or ()]
+    return called
 
 
 def _own_tool(tool: Any, background: Background) -> Tool:

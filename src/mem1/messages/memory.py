@@ -20,6 +20,7 @@ While a writer has not read all that would leave, the conversation goes on as it
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
@@ -138,7 +139,8 @@ class Memory:
         beside: int = 0,
         owner: str = "",
     ) -> list[Message]:
-        """Returns the model's next messages; it may be asked for a state first. Raises UserError as `fold` does.
+        """Returns the model's next messages; it may be asked for a state first. Raises UserError as `fold` does, and
+        where a state is due and nobody can write it.
 
         `write`: for this call alone, where model, tools or settings change from call to call; with a `writer`, nobody
         is asked. `beside`: tokens that are
@@ -152,6 +154,9 @@ class Memory:
                 reply = now.writer(now.request)
             except Exception as error:  # whatever the caller's client raises: the agent goes on without a state
                 reply = error
+            if inspect.iscoroutine(reply):
+                reply.close()
+                raise UserError("`write` is a coroutine function, which prompt cannot await; call aprompt")
             now = self._answered(now, reply)
         return self._shown(now, self._told(now))
 
@@ -164,11 +169,14 @@ class Memory:
         beside: int = 0,
         owner: str = "",
     ) -> list[Message]:
-        """The same, where `write` is a coroutine function. Works in a thread, as long messages take their time."""
+        """The same, where `write` may be a coroutine function. Works in a thread, as long messages take their time; a
+        plain `write` is called in this one."""
         now = await asyncio.to_thread(self._begin, messages, pending, write or self._write, beside, owner)
         while now.request is not None:
             try:
-                reply = await now.writer(now.request)
+                reply = now.writer(now.request)
+                if inspect.isawaitable(reply):
+                    reply = await reply
             except Exception as error:  # as in prompt
                 reply = error
             now = await asyncio.to_thread(self._answered, now, reply)
@@ -280,7 +288,12 @@ class Memory:
         )
         if self._desk is not None:
             return self._with_notes(now, self._desk)
-        request = None if now.write is None or now.exchanges < known.asks_from else self._due(now)
+        request = None if now.exchanges < known.asks_from else self._due(now)
+        if request is not None and now.write is None:
+            raise UserError(
+                f"a state of {self.name} is due, and nobody can write it; give Memory or prompt `write`, the agent's "
+                "own call of its model, or Memory a `writer`; window(k) and masked(k) need neither"
+            )
         if request is not None and known.pauses:
             request = after_a_pause(request, self.form)
         return replace(now, request=request)
