@@ -11,6 +11,7 @@ import pytest
 
 from mem1.agent.chat import Reply, read_completion
 from mem1.agent.streams import completion_parts
+from mem1.agent.usage import counted_in
 from mem1.net.exchange import TryFailed
 
 OSLO, ROME, UTC = '{"city": "Oslo"}', '{"city": "Rome"}', '{"zone": "UTC"}'
@@ -218,6 +219,16 @@ class TestMessages:
         usage = {"prompt_tokens": prompt, "completion_tokens": 2, **details}
         counted = read_completion({"choices": [{"message": {"content": "Hi"}}], "usage": usage}).counted
         assert counted is not None and (counted.prompt, counted.cached) == (all_of_it, cached)
+
+    @pytest.mark.parametrize(("total", "output"), [(1_250, 50), (1_290, 90), (None, 50)])
+    def test_thoughts_that_a_provider_counts_apart_are_output(self, total: int | None, output: int):
+        usage = {"prompt_tokens": 1_200, "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}}
+        found = counted_in({**usage, "total_tokens": total})
+        assert found is not None and (found.prompt, found.output) == (1_200, output)
+
+    def test_what_deepseek_calls_a_hit_is_cached(self):
+        found = counted_in({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 7})
+        assert found is not None and found.cached == 7
 
     @pytest.mark.parametrize(
         "counted",

@@ -89,7 +89,9 @@ def test_what_is_reflected_on_in_a_thought_is_part_of_it():
     assert without_thoughts(text) == "<output>1902</output>"
 
 
-@pytest.mark.parametrize("end", ["<|im_end|>", "<|eot_id|>\n", "<|end|>", "<end_of_turn>", " </s>", "<|endoftext|>"])
+@pytest.mark.parametrize(
+    "end", ["<|im_end|>", "<|eot_id|>\n", "<|end|>", "<end_of_turn>", " </s>", "<|im_end|>\n<|endoftext|>"]
+)
 def test_the_token_that_ends_a_message_is_none_of_it(end: str):
     assert without_thoughts(f"4711{end}") == "4711"
     assert without_thoughts(f"<think>hm</think>4711{end}") == "4711"

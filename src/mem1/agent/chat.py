@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from mem1.agent.refusals import Taken, is_of_the_reply, lasting
 from mem1.agent.shapes import new_id
 from mem1.agent.streams import completion_parts, refuse_errors
+from mem1.agent.usage import MOST_TOKENS, Counted, counted_in
 from mem1.engines.servers import BrokeOff, EngineFailed, ModelServer, Refused, Servers, base_address
 from mem1.errors import UserError
 from mem1.messages.asking import for_state
@@ -33,7 +34,6 @@ from mem1.net.exchange import one_line, read_json, shown, whole_number
 from mem1.net.spending import LimitReached, Spending, Usage
 from mem1.prices import PriceClass, cost_of
 
-_MOST_TOKENS = 1 << 40
 _PATH = "/chat/completions"
 _READ = frozenset(("role", "content", "tool_calls", "function_call"))
 """Keys of a reply that are read by themselves; the others are kept as they are."""
@@ -42,17 +42,6 @@ _MOST_REFUSALS = 16
 Part = str | Mapping[str, Any]
 """Text, or the whole completion at the end."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """Tokens of one call, as the provider counted them."""
-
-    prompt: int
-    """Tools and system message included."""
-    cached: int | None
-    """Prompt tokens served from the provider's cache; None: it does not say."""
-    output: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +196,7 @@ class ServedChat:
         return self._usage(math.ceil(len(body) * self._tokens_per_byte), 0, _most_written(sent))
 
     def _used(self, body: bytes, completion: Mapping[str, Any], at_most: Usage) -> Usage:
-        counted = _counted(completion.get("usage"))
+        counted = counted_in(completion.get("usage"))
         if counted is None:
             return at_most
         self._tokens_per_byte = max(self._tokens_per_byte, counted.prompt / len(body))
@@ -314,14 +303,14 @@ def read_completion(value: Any) -> Reply:
         calls=called,
         cut=finish in CUT,
         filtered=finish in FILTERED,
-        counted=_counted(completion.get("usage")),
+        counted=counted_in(completion.get("usage")),
     )
 
 
 def _most_written(request: Mapping[str, Any]) -> int:
     """Most tokens of the reply; 0: the request does not limit them."""
     most = request.get("max_tokens", request.get("max_completion_tokens"))
-    return whole_number(most, most=_MOST_TOKENS) or 0
+    return whole_number(most, most=MOST_TOKENS) or 0
 
 
 def _deprecated(call: Any) -> list[Mapping[str, Any]]:
@@ -359,19 +348,6 @@ def _kept(call: Call, raw: Mapping[str, Any]) -> dict[str, Any]:
     # its index belongs to the stream, and strict servers refuse it
     rest = {key: part for key, part in raw.items() if part and key != "index"}
     return {**rest, "id": call.id, "type": "function", "function": named}
-
-
-def _counted(usage: Any) -> Counted | None:
-    if not isinstance(usage, Mapping):
-        return None
-    prompt, output = (whole_number(usage.get(key), most=_MOST_TOKENS) for key in ("prompt_tokens", "completion_tokens"))
-    if prompt is None or output is None:
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = whole_number(details.get("cached_tokens"), most=_MOST_TOKENS) if isinstance(details, Mapping) else None
-    if cached is not None and cached > prompt:  # a server that counts them apart
-        prompt += cached
-    return Counted(prompt=prompt, cached=cached, output=output)
 
 
 def _only_model(server: ModelServer) -> str:

@@ -102,10 +102,10 @@ def has_marks(text: str) -> bool:
 
 
 def _ended(text: str) -> str:
-    bare = text.rstrip()
-    if not bare.endswith(ENDS) or (bare.endswith("</s>") and "<s>" in bare):
-        return text
-    return bare.removesuffix(next(filter(bare.endswith, ENDS))).rstrip()
+    said, bare = text, text.rstrip()
+    while bare.endswith(ENDS) and not (bare.endswith("</s>") and "<s>" in bare):
+        said = bare = bare.removesuffix(next(filter(bare.endswith, ENDS))).rstrip()
+    return said
 
 
 def spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mem1.agent.usage import MOST_TOKENS, counted_in
 from mem1.messages.asking import for_state
 from mem1.messages.bounds import Bounds, estimated
 from mem1.messages.endings import CUT, FILTERED, unfinished
@@ -22,7 +23,6 @@ from mem1.messages.transcript import Message
 from mem1.net.exchange import read_json, whole_number
 
 _SIGNATURE = "x-anthropic-billing-header:"
-_MOST_TOKENS = 1 << 40
 
 
 class NoState(Exception):
@@ -118,13 +118,12 @@ def _unsigned(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int:
-    return whole_number(value, most=_MOST_TOKENS) or 0
+    return whole_number(value, most=MOST_TOKENS) or 0
 
 
 def _chat_usage(usage: Mapping[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("prompt_cache_hit_tokens")
-    return Usage(1, _count(usage.get("prompt_tokens")), _count(cached), _count(usage.get("completion_tokens")))
+    found = counted_in(usage)
+    return Usage(1) if found is None else Usage(1, found.prompt, found.cached or 0, found.output)
 
 
 def _anthropic_usage(usage: Mapping[str, Any]) -> Usage:
