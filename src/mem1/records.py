@@ -232,6 +232,11 @@ class Turn:
             raise ValueError("a turn needs at least one context token: nothing predicts its first completion token")
 
     @property
+    def labelled(self) -> bool:
+        """Whether a note may begin with the label of a question."""
+        return True
+
+    @property
     def num_tokens(self) -> int:
         """Context and completion together."""
         return len(self.context_ids) + len(self.completion_ids)

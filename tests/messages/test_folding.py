@@ -162,6 +162,14 @@ def test_notes_are_lines_of_the_model_or_else_its_calls_and_are_rewritten_at_the
     assert state[0]["content"].endswith("<memory>\n- all in one\n</memory>") and state[1:] == call(3, "c")
 
 
+def test_notes_on_a_quarter_are_no_answers_to_a_question():
+    said = ("Q3 revenue: 4.2M", "Q3 headcount was 118", "Q3 churn was 2.1 %", "q3 revenue: 4.3M")
+    messages = [TASK, *(m for n, note in enumerate(said) for m in call(n, "a", f"<note>{note}</note>")), *call(9)]
+    for policy in ("notes", "notebook(8)"):
+        notes = [note for note in said if note in fold(messages, policy)[0]["content"]]
+        assert notes == ["Q3 headcount was 118", "Q3 churn was 2.1 %", "q3 revenue: 4.3M"]
+
+
 def test_calls_that_wait_are_never_dropped_and_dead_ones_get_a_result_that_says_so():
     waiting = call(5)[:1]
     assert fold([*FOUR, *waiting], "window(1)") == [SYSTEM, TASK, *FOUR[8:], *waiting]

@@ -47,13 +47,14 @@ class Note:
         return _LABELLED.match(self.text) is not None
 
 
-def read_note(text: str) -> Note:
+def read_note(text: str, *, labelled: bool = True) -> Note:
     """The text of a note as an entry.
 
-    read_note("Q3 Oslo")  ->  Note("Q3 Oslo", key="Q3", value="Oslo")
+    read_note("Q3 Oslo")                  ->  Note("Q3 Oslo", key="Q3", value="Oslo")
+    read_note("Q3 Oslo", labelled=False)  ->  Note("Q3 Oslo", key="", value="Q3 Oslo")
     """
     text = text.strip()
-    if match := _LABELLED.match(text):
+    if labelled and (match := _LABELLED.match(text)):
         return Note(text, f"Q{int(match[1])}", match[2].strip())
     return Note(text, *(keyed(text) or ("", text)))
 
@@ -72,7 +73,7 @@ def standing(turns: Sequence[Exchange], first: int = 0) -> dict[int, tuple[int, 
     places: dict[object, tuple[int, int]] = {}
     for number, turn in enumerate(turns, first):
         for position, text in enumerate(turn.notes):
-            _edit(places, read_note(text), (number, position))
+            _edit(places, read_note(text, labelled=turn.labelled), (number, position))
     found: dict[int, tuple[int, ...]] = {}
     for number, position in sorted(places.values()):
         found[number] = (*found.get(number, ()), position)

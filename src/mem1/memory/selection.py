@@ -33,6 +33,12 @@ class Exchange(Protocol):
         ...
 
     @property
+    def labelled(self) -> bool:
+        """Whether a note may begin with the label of a question, "Q3", for a key, as those of a policy do. A chat agent's
+        may be about a quarter."""
+        ...
+
+    @property
     def words(self) -> str:
         """State, action and result as one text, for retrieval."""
         ...

@@ -123,6 +123,7 @@ class Seen:
     form: Form
     bounds: Bounds
     action: str = "call"
+    labelled: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -163,6 +164,7 @@ class _State:
     said_tokens: int
     action: str = SUMMARY
     notes: tuple[str, ...] = ()
+    labelled: bool = False
     result_tokens: int = 0
 
     @property
