@@ -39,6 +39,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -235,3 +236,19 @@ def test_messages_come_back_as_the_same_objects_and_those_that_change_keep_their
     assert len(noted) == 4 and "- look(" in str(noted[1].parts[-1].content)  # type: ignore[union-attr]
     (files,) = [part.content for part in folded("full", Bounds(images=0))[4].parts if isinstance(part, ToolReturnPart)]
     assert isinstance(files, str) and "image dropped" in files
+
+
+@pytest.mark.parametrize("text", ["I look it up.\n</think>\n\nI search.", "</think>\nI search."])
+def test_a_thought_that_a_server_left_in_the_text_is_not_shown_again(text: str):
+    seen: list[list[ModelMessage]] = []
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(messages)
+        if len(messages) > 3:
+            return ModelResponse(parts=[TextPart("Oslo")])
+        return ModelResponse(parts=[TextPart(text), ToolCallPart("look", {"place": "Oslo"})])
+
+    made = Agent(FunctionModel(model), tools=[look], capabilities=[MemoryCapability("window(4)")])
+    assert made.run_sync("Capital of Norway?").output == "Oslo"
+    shown = [part for part in seen[-1][1].parts if isinstance(part, TextPart | ToolCallPart)]
+    assert [type(part) for part in shown] == [TextPart, ToolCallPart] and shown[0].content.strip() == "I search."

@@ -57,7 +57,7 @@ class Kind(Generic[M]):
 
     read: Callable[[M], Message]
     copied: Callable[[M, Message], M]
-    """A copy of a message of the user, of a system message or of a result, with the content of the second one."""
+    """A copy of a message with the content of the second one; of the model's, it lacks a thought in the text."""
     made: Callable[[Message], M]
     """What mem1 adds: a message of the user, or the result of a call that nobody answered."""
     form: str = "chat"

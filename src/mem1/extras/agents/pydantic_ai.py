@@ -224,6 +224,10 @@ def _contents(content: Any) -> Any:
 
 
 def _copied(piece: _Piece, changed: Message) -> _Piece:
+    if piece.response is not None:  # its text without a thought
+        said = [TextPart(block["text"]) for block in changed["content"]]
+        rest = [part for part in piece.response.parts if not isinstance(part, TextPart)]
+        return piece._replace(response=replace(piece.response, parts=[*said, *rest]))
     (part,) = piece.parts
     content = _contents(changed["content"])
     if _is_result(part) and not isinstance(content, str):  # several texts would be shown as a list in JSON
