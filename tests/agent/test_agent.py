@@ -551,6 +551,21 @@ class TestGoingOn:
         check(model.shown[0])
         assert "ended before this call was done" in model.shown[0][-1]["content"]
 
+    def test_a_conversation_that_was_saved_behind_a_state_goes_on_as_in_its_own_process(self, tmp_path: Path):
+        looked = calls(("search", QUERY))
+        first = mem1.Agent(
+            Script(*[looked] * 3, said("the state"), UserError("down")), tools=[search], memory="fold(2)"
+        )
+        with pytest.raises(UserError, match="down"):
+            first.run("go")
+        first.save(tmp_path / "log.jsonl")
+        model = Script(said("ok"))
+        second = mem1.Agent(model, tools=[search], memory="fold(2)").load(tmp_path / "log.jsonl")
+        assert second.messages == first.messages
+        assert second.run().answer == "ok" and "the state" in json.dumps(model.shown[0])
+        second.save(tmp_path / "again.jsonl")
+        assert "the state" in (tmp_path / "again.jsonl").read_text()
+
 
 class TestServers:
     def test_the_only_model_of_a_server_needs_no_name(self, local):

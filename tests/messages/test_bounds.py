@@ -15,7 +15,7 @@ from transcripts import FORMS, conversation, prefixes
 
 from mem1.memory import memory_policy
 from mem1.messages import Bounds, Event, Memory, ask, fold, with_state
-from mem1.messages.bounds import common_tokens, cut_state, remembering, shortened, tokens_of, without_images
+from mem1.messages.bounds import common_tokens, cut_state, estimated, remembering, shortened, tokens_of, without_images
 from mem1.messages.cost import Sizes, measured
 from mem1.messages.folding import folded
 from mem1.messages.forms import form_of
@@ -386,3 +386,13 @@ def test_a_count_reads_each_long_text_once_also_in_later_prompts():
     assert read == [text, "short", "short"]
     remembered = remembering(tokenizer)
     assert [remembered(text), remembered(text), tokenizer.read] == [1_000, 1_000, 1]
+
+
+def test_the_address_of_a_picture_is_text_where_a_model_reads_it_as_text():
+    url = "data:image/png;base64," + "iVBORw0KGgo" * 20_000
+    called = {"id": "c", "type": "function", "function": {"name": "plot", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "Plot it."}, {"role": "assistant", "content": None, "tool_calls": [called]}]
+    shown = fold([*messages, {"role": "tool", "tool_call_id": "c", "content": url}], bounds=Bounds(prompt=8_000))
+    assert estimated(shown[-1]["content"]) < 8_000 < estimated(url)
+    picture = [{"type": "image_url", "image_url": {"url": url}}]
+    assert tokens_of([{"role": "user", "content": picture}]) < 2_000

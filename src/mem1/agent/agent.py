@@ -193,7 +193,8 @@ class Agent:
         except UserError as mistake:
             raise UserError(f"{path} is not a conversation of an agent: {mistake}") from mistake
         ended = error("the program ended before this call was done")
-        self._messages, self._ending = [*loaded, *(_result(id, ended) for id in _without_result(loaded))], None
+        loaded += [_result(id, ended) for id in _without_result(loaded)]
+        self._messages, self._ending = self.memory.without_states(loaded), None
         return self
 
     def close(self) -> None:

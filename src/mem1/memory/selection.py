@@ -34,8 +34,8 @@ class Exchange(Protocol):
 
     @property
     def labelled(self) -> bool:
-        """Whether a note may begin with the label of a question, "Q3", for a key, as those of a policy do. A chat agent's
-        may be about a quarter."""
+        """Whether a note may begin with the label of a question, "Q3", as those of a policy do. A chat agent's may be
+        about a quarter."""
         ...
 
     @property

@@ -278,6 +278,8 @@ _FREE = frozenset(
 """Keys whose values cost no tokens, or as good as none."""
 _GIVEN = frozenset(("input", "arguments", "action", "operation", "parameters"))
 """Keys of what a call gives its tool: there, names and numbers are text too."""
+_SAID = frozenset(("content", "text", "output"))
+"""Keys whose texts a model reads as they are, the address of a picture with its data among them."""
 _FILES = ("image", "file", "audio", "video", "screenshot")
 _MEDIA = ("media_type", "mime_type", "mimeType")
 
@@ -291,7 +293,8 @@ def _tokens(value: Any, count: Callable[[str], int]) -> int:
         total = 0
         for key, part in value.items():
             if part is not None and key not in _FREE:
-                total += _given(part, count) if key in _GIVEN else _tokens(part, count)
+                said = key in _GIVEN or (key in _SAID and isinstance(part, str))
+                total += _given(part, count) if said else _tokens(part, count)
         return total
     return sum([_tokens(each, count) for each in value]) if isinstance(value, list | tuple) else 0
 

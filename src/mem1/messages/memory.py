@@ -232,6 +232,16 @@ class Memory:
         """The conversation with the newest state that is kept for it, which is all that another process needs."""
         return self._with_known_state(messages, keys_of(messages, owner))
 
+    def without_states(self, messages: Sequence[Message], *, owner: str = "") -> list[Message]:
+        """The conversation without states, of which this memory now knows the newest: the inverse of `with_state`."""
+        transcript = self.form.read(messages)
+        parts, state, boundary = without_states(transcript, self.form)
+        bare = self.form.write(transcript._replace(parts=tuple(parts)))
+        if state is not None:
+            before = self.form.write(transcript._replace(parts=tuple(parts[:boundary])))
+            self.states[keys_of(before, owner)[-1]] = state
+        return bare
+
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts of its conversation, and
         `bounds.prompt` there, follow it. A count that is far too low, as of a server that says 0 or leaves out what was
