@@ -220,10 +220,15 @@ class TestMessages:
         counted = read_completion({"choices": [{"message": {"content": "Hi"}}], "usage": usage}).counted
         assert counted is not None and (counted.prompt, counted.cached) == (all_of_it, cached)
 
-    @pytest.mark.parametrize(("total", "output"), [(1_250, 50), (1_290, 90), (None, 50)])
-    def test_thoughts_that_a_provider_counts_apart_are_output(self, total: int | None, output: int):
-        usage = {"prompt_tokens": 1_200, "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}}
-        found = counted_in({**usage, "total_tokens": total})
+    @pytest.mark.parametrize(
+        ("total", "thoughts", "output"),
+        [(1_250, 40, 50), (1_290, 40, 90), (None, 40, 50), (1_290, None, 90), (1_850, None, 50)],
+    )
+    def test_thoughts_that_a_provider_counts_apart_are_output(self, total: int | None, thoughts: Any, output: int):
+        usage = {"prompt_tokens": 1_200, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 600}}
+        found = counted_in(
+            {**usage, "total_tokens": total, "completion_tokens_details": {"reasoning_tokens": thoughts}}
+        )
         assert found is not None and (found.prompt, found.output) == (1_200, output)
 
     def test_what_deepseek_calls_a_hit_is_cached(self):

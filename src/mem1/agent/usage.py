@@ -42,8 +42,9 @@ def counted_in(usage: Any) -> Counted | None:
     if cached is not None and cached > prompt:  # a server that counts them apart
         prompt += cached
     thoughts = _count(usage.get("completion_tokens_details"), "reasoning_tokens") or 0
-    if (_count(usage, "total_tokens") or 0) >= prompt + output + thoughts:  # xAI counts thoughts apart
-        output += thoughts
+    apart = (_count(usage, "total_tokens") or 0) - prompt - output
+    if apart > 0 and (apart == thoughts or (not thoughts and apart != cached)):
+        output += apart  # thoughts, as xAI and gateways to Gemini count them
     return Counted(prompt=prompt, cached=cached, output=output)
 
 
