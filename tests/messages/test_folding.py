@@ -162,6 +162,13 @@ def test_notes_are_lines_of_the_model_or_else_its_calls_and_are_rewritten_at_the
     assert state[0]["content"].endswith("<memory>\n- all in one\n</memory>") and state[1:] == call(3, "c")
 
 
+def test_a_long_note_keeps_its_end():
+    accounts = [f"DE{4821337700 + 1373 * number}" for number in range(50)]
+    messages = [TASK, *call(1, "a", f"<note>Accounts: {', '.join(accounts)}</note>"), *call(2)]
+    for text in (fold(messages, "notebook(4)")[0]["content"], recall(messages, "notes")):
+        assert all(account in text for account in accounts)
+
+
 def test_notes_on_a_quarter_are_no_answers_to_a_question():
     said = ("Q3 revenue: 4.2M", "Q3 headcount was 118", "Q3 churn was 2.1 %", "q3 revenue: 4.3M")
     messages = [TASK, *(m for n, note in enumerate(said) for m in call(n, "a", f"<note>{note}</note>")), *call(9)]

@@ -10,6 +10,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pydantic
 import pytest
 from transcripts import FORMS, conversation, prefixes
 
@@ -147,7 +148,7 @@ def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_c
     assert "another" in asyncio.run(memory.aprompt(other, write=write))[0]["content"]
     memory.observe(10 * events[0].tokens_after, first)
     memory.prompt([*history, *call(3)], write=Model())
-    assert 20 * events[0].tokens_before > events[-1].tokens_before > 10 * events[0].tokens_before
+    assert 20 * events[0].tokens_before > events[-1].tokens_before > 10 * events[0].tokens_after
 
 
 @pytest.mark.parametrize("counted", [0, 7])
@@ -162,6 +163,33 @@ def test_a_count_that_cannot_be_true_changes_nothing(counted: int):
         assert memory.prompt(messages) == calm.prompt(messages)
         memory.observe(prompt_tokens=counted)
     assert events == expected and [event.kind for event in events].count("state") > 1
+
+
+def test_tools_that_the_provider_counts_make_no_message_longer():
+    """Whether the caller names them or not."""
+    told = []
+    for beside in (0, 20_000):
+        events: list[Event] = []
+        memory = Memory("fold(1)", write=Model(), prices="hosted-90", on_event=events.append)
+        history = [TASK]
+        for number in range(1, 5):
+            history += call(number)
+            shown = memory.prompt(history, beside=beside)
+            memory.observe(tokens_of(shown) + 20_000)
+        assert events[-1].tokens_before == pytest.approx(20_000 + tokens_of(history), rel=0.01)
+        assert events[-1].tokens_after == pytest.approx(20_000 + tokens_of(shown), rel=0.01)
+        told.append(memory.advice(history, beside=beside))
+    assert told[0] == told[1]
+
+
+def test_a_state_may_be_a_message_of_a_providers_library():
+    class Said(pydantic.BaseModel):
+        role: str = "assistant"
+        content: str = "of the library"
+        refusal: str | None = None
+
+    shown = Memory("fold(1)", write=lambda messages: Said()).prompt([TASK, *call(1), *call(2)])
+    assert "of the library" in shown[0]["content"]
 
 
 def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():

@@ -258,7 +258,7 @@ class Agent:
             if (now := self._connected()) is not tools:  # a server has others now
                 tools, declared = now, [tool.declared for tool in now.values()]
                 self._ledger.tools(declared)
-            shown = self.memory.prompt(self._messages)
+            shown = self.memory.prompt(self._messages, beside=self._ledger.tools_tokens)
             yield from self._told()
             reply, fault = yield from self._understood(shown, tools, declared, streaming=streaming)
             if fault is not Fault.NONE and (fault is not Fault.CUT or not reply.message["content"]):

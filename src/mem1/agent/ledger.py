@@ -24,14 +24,15 @@ class Ledger:
         self._memory = memory
         self._calls: list[ModelCall] = []
         self._tool_calls = self._tool_errors = 0
-        self._tools_tokens = 0
+        self.tools_tokens = 0
+        """Of the tools that calls declare now."""
         self._before: Sequence[Message] = ()
         """Messages of the call before."""
 
     def tools(self, declared: Sequence[Message]) -> None:
         """The tools that all further calls declare."""
         count = self._memory.bounds.count
-        self._tools_tokens = sum(count(json.dumps(tool, ensure_ascii=False)) for tool in declared)
+        self.tools_tokens = sum(count(json.dumps(tool, ensure_ascii=False)) for tool in declared)
 
     def turn(self, shown: Sequence[Message], whole: Sequence[Message], reply: Reply, *, observed: bool = True) -> None:
         """A turn of the agent: what the model saw, the whole conversation before it, and what the model said.
@@ -66,7 +67,7 @@ class Ledger:
 
     def _add(self, shown: Sequence[Message], reply: Reply, *, whole: Sequence[Message] | None) -> None:
         count, counted = self._memory.bounds.count, reply.counted
-        guess = tokens_of(shown, count) + self._tools_tokens
+        guess = tokens_of(shown, count) + self.tools_tokens
         prompt = guess if counted is None else counted.prompt
         scale = prompt / guess
         if counted is not None and counted.cached is not None:
@@ -74,7 +75,7 @@ class Ledger:
         else:
             cached = self._known(round(scale * self._same(shown)))
         self._before = shown
-        appended = prompt if whole is None else round(scale * (tokens_of(whole, count) + self._tools_tokens))
+        appended = prompt if whole is None else round(scale * (tokens_of(whole, count) + self.tools_tokens))
         self._calls.append(
             ModelCall(
                 state=whole is None,
@@ -97,7 +98,7 @@ class Ledger:
             if message != earlier:
                 break
             same += 1
-        return tokens_of(shown[:same], self._memory.bounds.count) + self._tools_tokens if self._before else 0
+        return tokens_of(shown[:same], self._memory.bounds.count) + self.tools_tokens if self._before else 0
 
     def _known(self, tokens: int) -> int:
         prices = self._memory.prices

@@ -143,12 +143,12 @@ def beginning(text: str, tokens: int) -> str:
     return text[: most - left]
 
 
-def without_tools(bounds: Bounds, beside: int, missed: int, scale: float) -> Bounds:
+def without_tools(bounds: Bounds, beside: int, missed: int, dense: float) -> Bounds:
     """The bounds, with what is left of the prompt beside what is sent with the messages, such as tools.
 
-    `beside`: what the caller says of it. `missed`, `scale`: tokens that the provider counted last beyond the estimate,
-    and for each estimated one. Where these leave nothing, it is the messages that have more tokens than estimated.
-    Raises UserError where `beside` leaves nothing.
+    `beside`: what the caller says of it. `missed`, `dense`: tokens that the provider counted last beyond the estimate
+    of the messages, and for each estimated one. Where these leave nothing, it is the messages that have more tokens
+    than estimated. Raises UserError where `beside` leaves nothing.
     """
     limit, least = bounds.prompt, LEAST["prompt"]
     if limit is None or not max(beside, missed):
@@ -159,7 +159,7 @@ def without_tools(bounds: Bounds, beside: int, missed: int, scale: float) -> Bou
             "tools; raise the bound of the prompt (--prompt-tokens)"
         )
     left = limit - max(beside, missed)
-    return replace(bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, scale))))
+    return replace(bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, dense))))
 
 
 def in_place_of(content: Content, name: str, handle: str | None, bounds: Bounds) -> str:

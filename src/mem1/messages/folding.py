@@ -180,6 +180,8 @@ def state_in(reply: Any, form: Form) -> tuple[str, str]:
     """(the text of a reply, or nothing where it is no state, why not)."""
     if isinstance(reply, Exception):
         return "", f"{type(reply).__name__}: {reply}"
+    if not isinstance(reply, Mapping) and hasattr(reply, "model_dump"):  # a message of a provider's library
+        reply = reply.model_dump(exclude_none=True)
     items = [{"role": "assistant", "content": reply}] if isinstance(reply, str) else reply
     items = [items] if isinstance(items, Mapping) else items
     try:

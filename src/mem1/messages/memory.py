@@ -244,17 +244,24 @@ class Memory:
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
         """Tell what the provider counted for a prompt, tools included; later counts of its conversation, and
-        `bounds.prompt` there, follow it. A count that is far too low, as of a server that says 0 or leaves out what was
-        cached, is none.
+        `bounds.prompt` there, follow it. Without `beside`, what it counted beyond the estimate is taken for tools, and
+        with it, for messages that are longer than estimated. A count that is far too low, as of a server that says 0 or
+        leaves out what was cached, is none.
 
         `shown`: what `prompt` returned, by default the last time in this thread or task. Raises UserError where it is
         not clear which conversation is meant.
         """
         prompt = shown if isinstance(shown, Prompt) else self._shown_here().prompt
-        estimate = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
+        messages = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
+        estimate = messages + prompt.beside
         if prompt_tokens > _LEAST_OF_ESTIMATE * estimate > 0:
-            scale, beside = prompt_tokens / estimate, max(0, prompt_tokens - estimate)
-            self._known[prompt.key] = replace(self._known.get(prompt.key, Known()), scale=scale, beside=beside)
+            scale = prompt_tokens / estimate
+            self._known[prompt.key] = replace(
+                self._known.get(prompt.key, Known()),
+                scale=scale if prompt.beside else min(1.0, scale),
+                dense=prompt_tokens / messages,
+                beside=max(0, prompt_tokens - messages),
+            )
 
     def advice(self, messages: Sequence[Message], *, beside: int = 0, owner: str = "") -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
@@ -370,7 +377,7 @@ class Memory:
 
     def _sizes(self, conversation: Transcript, beside: int, known: Known) -> Sizes:
         sizes = measured(conversation, self.form, self.bounds)
-        sizes = replace(sizes, prompt=sizes.prompt + beside)
+        sizes = replace(sizes, prompt=sizes.prompt + (beside or known.beside))
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: Underway, reply: Any) -> Underway:
@@ -393,7 +400,7 @@ class Memory:
         return replace(now, log=log, found=found, request=None)
 
     def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
-        bounds = without_tools(self.bounds, beside, known.beside, known.scale)
+        bounds = without_tools(self.bounds, beside, known.beside, known.dense)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
     def _told(self, now: Underway) -> Prompt:
@@ -408,7 +415,7 @@ class Memory:
             self._tell("cut", now, why="; ".join(found.cut))
         self._learn(now, state=found.state, left_out=len(missing), cut=found.cut)
         prompt = Prompt(found.messages)
-        prompt.key = now.key
+        prompt.key, prompt.beside = now.key, now.beside
         return prompt
 
     def _shown(self, now: Underway, prompt: Prompt) -> Prompt:
@@ -445,15 +452,20 @@ class Memory:
         if self._on_event is None and self._events is None:
             return
         found, known = now.found, now.known
-        count, scale = remembering(self.bounds.count), now.known.scale
+        count, beside = remembering(self.bounds.count), now.beside or known.beside
+        same = common_tokens(self._shown_before(now), found.messages, count)
+
+        def tokens(estimate: int) -> int:
+            return round(known.scale * (estimate + beside))
+
         handles = [handle_of(result, self.form) for result in found.left_out]
         event = Event(
             kind=kind,
             policy=self.name,
             exchange=now.exchanges,
-            tokens_before=round(scale * tokens_of(self.form.write(found.conversation), count)),
-            tokens_after=round(scale * tokens_of(found.messages, count)),
-            cached_tokens=round(scale * common_tokens(self._shown_before(now), found.messages, count)),
+            tokens_before=tokens(tokens_of(self.form.write(found.conversation), count)),
+            tokens_after=tokens(tokens_of(found.messages, count)),
+            cached_tokens=tokens(same) if same else 0,
             state_before=known.state,
             state_after=found.state,
             left_out=tuple(handles[known.left_out :]),

@@ -18,7 +18,8 @@ from mem1.messages.transcript import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A memory's record of one call of the model. Tokens are estimates, corrected by what the provider reported."""
+    """A memory's record of one call of the model. Tokens are estimates, corrected by what the provider reported, and
+    have what is sent beside the messages, such as tools, as far as it is known."""
 
     kind: str
     """"state": a new state; "left_out": more results are not shown whole; "no_state": the model wrote none;
@@ -79,6 +80,8 @@ class Prompt(list[Message]):
     """The model's next messages, with the name of their conversation."""
 
     key: str
+    beside: int
+    """Tokens that are sent with them, as the caller says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from mem1.messages.bounds import Bounds, tokens_of
 from mem1.messages.transcript import Exchange, Form, Part, said, texts
 from mem1.protocol import NOTE, RECALL, SUMMARY, blocks
 
-_NOTE_CHARACTERS = 400
-_ARGUMENTS_SHOWN = 80
+_LINE_CHARACTERS, _ARGUMENTS_SHOWN = 400, 80
+"""Most of a line that stands for the calls of an exchange without notes."""
 
 
 class Retention(Enum):
@@ -107,11 +107,11 @@ def waits(part: Part, pending: Collection[str]) -> bool:
 def _notes_of(exchange: Exchange) -> tuple[str, ...]:
     """The model's own notes in an exchange, or else what it called, in one line each."""
     text = said(exchange)
-    notes = [" ".join(block.inside.split())[:_NOTE_CHARACTERS] for block in blocks(text, NOTE)]
+    notes = [" ".join(block.inside.split()) for block in blocks(text, NOTE)]
     if not any(notes):
         calls = "; ".join([f"{call.name}({call.arguments[:_ARGUMENTS_SHOWN]})" for call in exchange.calls])
         # a colon and a space would make a key of what stands before them
-        notes = [" ".join((calls or text[:_NOTE_CHARACTERS]).split())[:_NOTE_CHARACTERS].replace(": ", ":")]
+        notes = [" ".join((calls or text[:_LINE_CHARACTERS]).split())[:_LINE_CHARACTERS].replace(": ", ":")]
     return tuple(note for note in notes if note)
 
 

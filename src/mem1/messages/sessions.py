@@ -39,7 +39,9 @@ class Known:
     appends: int | None = None
     """Exchange until which appending is cheaper; None: that was never told."""
     scale: float = 1.0
-    """Tokens that the provider counts for each one that was estimated."""
+    """Tokens that the provider counts for each one of a message's estimate."""
+    dense: float = 1.0
+    """The same, if all that it counted last were messages."""
     beside: int = 0
     """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
 
