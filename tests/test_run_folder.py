@@ -68,7 +68,7 @@ def test_leftovers_of_a_kill_before_the_run_began_are_no_obstacle(tmp_path: Path
 def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     create(tmp_path, Run(steps=3))
     with pytest.raises(
-        UserError, match=r"exists and is not empty; continue .* with --resume, or start .* another --out"
+        UserError, match=r"exists and is not empty; continue .* with --resume .*, or start .* another --out"
     ):
         create(tmp_path, Run(steps=4))
     assert load_toml(tmp_path / "config.toml", Run).steps == 3

@@ -208,9 +208,11 @@ def hub_name(name: str) -> HubName | None:
 def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
     """Commit the files of a folder to owner/name, which is made (private unless `public`) if it is new.
 
-    Returns its address. Raises UserError where the hub refuses it or cannot be reached, and where the repository is
-    public although `public` is not said.
+    Returns its address. Raises UserError where the hub refuses it or cannot be reached, where the name has no owner,
+    and where the repository is public although `public` is not said.
     """
+    if repo.count("/") != 1:
+        raise UserError(f"{repo!r} names no repository; write it as owner/name")
     from huggingface_hub import HfApi, constants
 
     page, api = f"{constants.ENDPOINT}/{repo}", HfApi()

@@ -174,7 +174,7 @@ def check_free(path: Path) -> None:
         raise UserError(f"{there} is a file; give the run a folder with another --out")
     if taken:
         raise UserError(
-            f"{path} exists and is not empty; continue the run in it with --resume, "
+            f"{path} exists and is not empty; continue the run in it with --resume (in Python, resume=True), "
             "or start a new one with another --out"
         )
 

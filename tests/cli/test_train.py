@@ -14,7 +14,7 @@ from terminals import recipe as recipe
 from terminals import terminal as terminal
 
 import mem1
-from mem1.cli.options import Chosen
+from mem1.cli.options import Chosen, folder_name
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.search import MultihopTasks
 
@@ -131,6 +131,16 @@ def test_a_dry_run_says_that_the_folder_is_taken(terminal: Terminal, recipe: Pat
 
 def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):
     assert "tiny.toml is a file; give a folder" in terminal.error("train", recipe, "--out", recipe)
+
+
+def test_a_folder_has_a_name_that_a_shell_takes_as_it_is():
+    names = ("quickstart-seed0", "quickstart-fold(3)-seed0", "quickstart-mine:Last(2)-seed1", "...")
+    assert [folder_name(name) for name in names] == [
+        "quickstart-seed0",
+        "quickstart-fold-3-seed0",
+        "quickstart-mine-Last-2-seed1",
+        "run",
+    ]
 
 
 def test_short_names_are_keys_and_a_key_given_twice_has_the_short_names_value():

@@ -28,6 +28,7 @@ from mem1.engines.local import LocalEngine, draw_noise, drawn
 from mem1.engines.openai import concat
 from mem1.engines.workers import ParallelEngine, local_engine
 from mem1.errors import UserError
+from mem1.interrupts import interruptible
 from mem1.policy.policy import load_policy
 from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER
@@ -359,6 +360,17 @@ def test_a_killed_worker_is_a_clear_error_and_the_next_engine_gets_a_new_one(eng
     with pytest.raises(UserError, match="workers = 1"):
         in_parallel(parallel)
     assert_same(in_parallel(ParallelEngine(engine, workers=2)), in_parallel(engine))
+
+
+def test_a_worker_that_is_ended_with_this_process_is_a_stop_and_nothing_else(engine: LocalEngine):
+    parallel = ParallelEngine(engine, workers=2)
+    in_parallel(parallel)
+    pid = parallel._helpers[0].process.pid
+    assert pid is not None
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        os.kill(pid, signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        in_parallel(parallel)
 
 
 def test_ctrl_c_waits_for_no_worker_and_the_engine_can_be_used_again(

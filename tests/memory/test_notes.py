@@ -238,6 +238,11 @@ def test_the_name_in_a_recipe(name: str):
     assert memory_policy(name).name == name
 
 
+def test_the_numbers_of_a_memory_of_ones_own_have_no_names():
+    with pytest.raises(UserError, match=r"memory 'mine:Last\(k=2\)': only numbers stand in its brackets"):
+        memory_policy("mine:Last(k=2)")
+
+
 def test_notes_of_at_least_one_token():
     with pytest.raises(UserError, match="unknown memory 'notes"):
         memory_policy("notes(0)")

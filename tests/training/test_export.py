@@ -242,7 +242,8 @@ class TestPushed:
     def test_a_hub_that_does_not_answer_and_a_name_that_is_none(
         self, run: Path, a_hub: Hub, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
     ):
-        assert "cannot push to" in terminal.error("push", run, "not a name")
+        assert "cannot push to" in terminal.error("push", run, "not a/name")
+        assert "'mine' names no repository; write it as owner/name" in terminal.error("push", run, "mine")
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         assert "cannot push to http://127.0.0.1:9/me/mine" in terminal.error("push", run, "me/mine")

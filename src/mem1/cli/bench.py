@@ -18,6 +18,7 @@ from mem1.cli.options import (
     DeviceOption,
     Group,
     JsonOption,
+    folder_name,
     known,
     make_folder_of,
     new_file,
@@ -148,7 +149,7 @@ def command(
     memories = _names(memory) or taker.memories
     for name in memories:
         taker.check(name)
-    folder = out or Path("runs/bench") / _folder(f"{taker.name}-{suite}" + (f"-seed{seed}" if seed else ""))
+    folder = out or Path("runs/bench") / folder_name(f"{taker.name}-{suite}" + (f"-seed{seed}" if seed else ""))
     work_begins()
     console = stderr()
     if base_url is not None:
@@ -275,10 +276,6 @@ def _names(text: str | None) -> tuple[str, ...]:
     if not all(names):
         raise UserError(f"{text!r:.80} should be names with commas between them")
     return names
-
-
-def _folder(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:100] or "run"
 
 
 def _show_estimate(

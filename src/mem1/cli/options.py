@@ -7,7 +7,7 @@ load torch; a test compares the two.
 
 A recipe is given as `mem1 eval [RECIPE] key=value`, with short names for frequent keys:
 
-mem1 eval --corpus notes --limit 20     is     mem1 eval tasks.corpus=notes evaluation.tasks=20
+mem1 eval --corpus a.index --limit 20     is     mem1 eval tasks.corpus=a.index evaluation.tasks=20
 mem1 eval webshop-quick --limit 20      the tasks, tags, memory and budget of a shipped recipe
 """
 
@@ -18,6 +18,7 @@ import inspect
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -158,6 +159,11 @@ def new_file(path: Path) -> Path:
     return path
 
 
+def folder_name(name: str) -> str:
+    """quickstart-fold(3)-seed0  ->  quickstart-fold-3-seed0, which a shell and every file system take as it is."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip(".-")[:100] or "run"
+
+
 def make_folder_of(file: Path) -> None:
     """Make the folder that a file will be written to; before the work, so that a wrong path costs nothing."""
     try:
@@ -214,7 +220,7 @@ SHORT_NAMES: Mapping[str, ShortName] = {
     "base_url": ShortName("engine.urls", list[str], "Server of OpenAI's protocol with --model; repeat for failover."),
     "tokenizer": ShortName("engine.tokenizer", str, "Tokenizer of the served model: folder, id, or 'stand-in'."),
     "questions": ShortName("tasks.questions", str, "File of questions."),
-    "corpus": ShortName("tasks.corpus", str, "File of passages, or folder of an index or of documents."),
+    "corpus": ShortName("tasks.corpus", str, "File of passages, or folder of an index (mem1 index)."),
     "objectives": ShortName("evaluation.objectives", str, "Questions per task, such as 1,2,4."),
     "limit": ShortName("evaluation.tasks", int, "Tasks for each number of objectives."),
     "seed": ShortName("evaluation.seed", int, "Seed of tasks and sampling."),

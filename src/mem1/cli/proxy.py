@@ -50,7 +50,10 @@ def command(
     writer_model: WriterModelOption = None,
     states: Annotated[Path, typer.Option(help="File that keeps states across restarts.")] = Path("mem1-states.sqlite"),
     events: Annotated[
-        Path | None, typer.Option(help="File that gets a JSON line for each fold: tokens, state, what was left out.")
+        Path | None,
+        typer.Option(
+            help="File that gets a JSON line for each state and each new decision: tokens, state, what was left out."
+        ),
     ] = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8002,

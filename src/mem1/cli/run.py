@@ -135,7 +135,7 @@ def command(
     \b
     mem1 run
     mem1 run --objectives 3 memory=full
-    mem1 run --question "Who founded Alvex?" --corpus notes --model models/my-model
+    mem1 run --question "Who founded Alvex?" --corpus notes.index --model models/my-model
     mem1 run --question "..." tasks.kind=web tasks.api=serper --base-url http://127.0.0.1:8000/v1 --model qwen
     mem1 run --question "..." --mcp "npx -y my-server" --base-url http://127.0.0.1:8000/v1 --model qwen
     """

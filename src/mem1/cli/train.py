@@ -21,6 +21,7 @@ from mem1.cli.options import (
     check_folder,
     chosen_device,
     expanded,
+    folder_name,
     machine,
     refuse,
     with_device,
@@ -244,7 +245,11 @@ def quickstart(
         Fills("mem1.recipe.recipe:Recipe.seed"),
     ] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. Default: runs/quickstart-seed<SEED>.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Folder of the run. Default: runs/quickstart-seed<SEED>, with the name of another memory in it.",
+            show_default=False,
+        ),
     ] = None,
     as_json: JsonOption = False,
     device: DeviceOption = None,
@@ -259,7 +264,8 @@ def quickstart(
     from mem1.memory import memory_policy
     from mem1.protocol import NOTE
 
-    folder = out or Path("runs") / ("quickstart" + ("" if memory == MEMORY else f"-{memory}") + f"-seed{seed}")
+    named = "quickstart" if memory == MEMORY else f"quickstart-{memory}"
+    folder = out or Path("runs") / folder_name(f"{named}-seed{seed}")
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"memory={memory}"]
     overrides += () if NOTE in memory_policy(memory).asks else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)

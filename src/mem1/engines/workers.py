@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import signal
 import sys
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from mem1.engines.base import Completion, Follow, Request, Sampling, Streaming
 from mem1.engines.codec import Codec
 from mem1.engines.local import Batch, Finished, LocalEngine, completed
 from mem1.errors import UserError
+from mem1.interrupts import GRACE_S
 
 _NUMBERS = itertools.count()
 _STEPS = 8
@@ -208,6 +210,8 @@ class _Helper:
 
     def _lost(self) -> UserError:
         self.process.join(timeout=1)
+        if self.process.exitcode in _TERMINATED:  # as by a signal to the whole group, which stops this process, too
+            time.sleep(GRACE_S + 1)
         return UserError(
             f"a sampling process ended (exit code {self.process.exitcode}), perhaps because memory ran out; "
             "resume, or run with workers = 1"
@@ -220,6 +224,8 @@ def _result(answer: Finished | Exception) -> Finished:
     return answer
 
 
+_TERMINATED = (-signal.SIGTERM, 255)
+"""Exit codes; 255: unknown, as the process that forks has ended, too."""
 _HELPERS: list[_Helper] = []
 
 

@@ -36,6 +36,8 @@ def memory_policy(name: str | MemoryPolicy) -> MemoryPolicy:
             raise UserError(f"{name!r:.40} is no memory; give a name, or an object with select(turns) -> Selection")
         return name
     match = re.fullmatch(r"([^()]+?)(?:\(([a-z0-9, ]*)\))?", name.strip())
+    if match is None and ":" in name:
+        raise UserError(f"memory {name!r}: only numbers stand in its brackets, without names: package.module:Name(2)")
     head, written = (match[1], match[2] or "") if match else (name, "")
     shipped = head in POLICIES or (":" not in head and head not in register.memory.names())
     try:

@@ -237,7 +237,7 @@ def _tags(recipe: Recipe, known: Known, asked: Mapping[str, str]) -> Tags:
         if kind in tags.action_tags.keys() - said.action_tags.keys() or (kind == NOTE and said.note is None):
             raise UserError(
                 f"{who} asks for a tag that {known.where} was not trained with (its tags are {said.name}): {kind}; "
-                f'choose another, or add the tag nevertheless with protocol.add=["{kind}"]'
+                f"choose another, or add the tag nevertheless with 'protocol.add=[\"{kind}\"]'"
             )
     return tags
 
