@@ -221,15 +221,24 @@ class TestMessages:
         assert counted is not None and (counted.prompt, counted.cached) == (all_of_it, cached)
 
     @pytest.mark.parametrize(
-        ("total", "thoughts", "output"),
-        [(1_250, 40, 50), (1_290, 40, 90), (None, 40, 50), (1_290, None, 90), (1_850, None, 50)],
+        ("total", "thoughts", "output"), [(1_250, 40, 50), (1_290, 40, 90), (None, 40, 50), (1_290, None, 90)]
     )
     def test_thoughts_that_a_provider_counts_apart_are_output(self, total: int | None, thoughts: Any, output: int):
-        usage = {"prompt_tokens": 1_200, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 600}}
-        found = counted_in(
-            {**usage, "total_tokens": total, "completion_tokens_details": {"reasoning_tokens": thoughts}}
-        )
+        usage = {"prompt_tokens": 1_200, "completion_tokens": 50, "total_tokens": total}
+        found = counted_in({**usage, "completion_tokens_details": {"reasoning_tokens": thoughts}})
         assert found is not None and (found.prompt, found.output) == (1_200, output)
+
+    @pytest.mark.parametrize(("total", "thoughts"), [(1_550, 0), (1_570, 20)])
+    def test_what_was_cached_and_is_counted_apart_is_prompt(self, total: int, thoughts: int):
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 50, "prompt_tokens_details": {"cached_tokens": 500}}
+        more = {"total_tokens": total, "completion_tokens_details": {"reasoning_tokens": thoughts}}
+        found = counted_in({**usage, **more})
+        assert found is not None and (found.prompt, found.output) == (1_500, 50 + thoughts)
+
+    def test_what_is_written_to_a_cache_is_no_output(self):
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 50, "total_tokens": 1_450}
+        found = counted_in({**usage, "cache_creation_input_tokens": 400})
+        assert found is not None and found.output == 50
 
     def test_what_deepseek_calls_a_hit_is_cached(self):
         found = counted_in({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 7})

@@ -134,13 +134,8 @@ def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recip
 
 
 def test_a_folder_has_a_name_that_a_shell_takes_as_it_is():
-    names = ("quickstart-seed0", "quickstart-fold(3)-seed0", "quickstart-mine:Last(2)-seed1", "...")
-    assert [folder_name(name) for name in names] == [
-        "quickstart-seed0",
-        "quickstart-fold-3-seed0",
-        "quickstart-mine-Last-2-seed1",
-        "run",
-    ]
+    names = ("quickstart", "quickstart-fold(3)", "quickstart-mine:Last(2)", "...")
+    assert [folder_name(name) for name in names] == ["quickstart", "quickstart-fold-3", "quickstart-mine-Last-2", "run"]
 
 
 def test_short_names_are_keys_and_a_key_given_twice_has_the_short_names_value():

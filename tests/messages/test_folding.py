@@ -163,10 +163,20 @@ def test_notes_are_lines_of_the_model_or_else_its_calls_and_are_rewritten_at_the
 
 
 def test_a_long_note_keeps_its_end():
-    accounts = [f"DE{4821337700 + 1373 * number}" for number in range(50)]
+    accounts = [f"DE{4821337700 + 1373 * number}" for number in range(35)]
     messages = [TASK, *call(1, "a", f"<note>Accounts: {', '.join(accounts)}</note>"), *call(2)]
     for text in (fold(messages, "notebook(4)")[0]["content"], recall(messages, "notes")):
         assert all(account in text for account in accounts)
+
+
+def test_a_note_that_would_push_out_all_others_is_cut_at_a_word_and_recalled_whole():
+    long = "Contract: " + "the seller delivers 4711 tons; " * 200
+    said = ("a: 1", long, "b: 2", "c: 3")
+    messages = [TASK, *(m for n, note in enumerate(said) for m in call(n, "r", f"<note>{note}</note>")), *call(9)]
+    for policy in ("notes", "notebook(8)"):
+        seen = fold(messages, policy)[0]["content"]
+        assert "a: 1" in seen and "c: 3" in seen and re.search(r" (tons;|4711|the|seller|delivers) \u22ef", seen)
+    assert long.strip() in recall(messages, "notes")
 
 
 def test_notes_on_a_quarter_are_no_answers_to_a_question():

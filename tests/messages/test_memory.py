@@ -15,7 +15,7 @@ import pytest
 from transcripts import FORMS, conversation, prefixes
 
 from mem1.errors import UserError
-from mem1.messages import Bounds, Event, Memory, check, fold
+from mem1.messages import Bounds, Event, Memory, check, fold, with_state
 from mem1.messages.bounds import cut_state, tokens_of
 from mem1.messages.cost import HORIZON, Sizes, best_k, break_even
 from mem1.messages.transcript import ASK
@@ -168,7 +168,7 @@ def test_a_count_that_cannot_be_true_changes_nothing(counted: int):
 def test_tools_that_the_provider_counts_make_no_message_longer():
     """Whether the caller names them or not."""
     told = []
-    for beside in (0, 20_000):
+    for beside in (None, 20_000):
         events: list[Event] = []
         memory = Memory("fold(1)", write=Model(), prices="hosted-90", on_event=events.append)
         history = [TASK]
@@ -182,14 +182,43 @@ def test_tools_that_the_provider_counts_make_no_message_longer():
     assert told[0] == told[1]
 
 
+def test_where_there_are_no_tools_what_the_provider_counts_beyond_the_estimate_is_dense_text():
+    events: list[Event] = []
+    memory = Memory("fold(1)", write=Model(), on_event=events.append)
+    history = [TASK]
+    for number in range(1, 5):
+        history += call(number)
+        shown = memory.prompt(history, beside=0)
+        memory.observe(2 * tokens_of(shown))
+    assert events[-1].tokens_before == pytest.approx(2 * tokens_of(history), rel=0.01)
+    assert events[-1].tokens_after == pytest.approx(2 * tokens_of(shown), rel=0.01)
+
+
+def test_the_bound_of_the_prompt_holds_in_the_providers_tokens():
+    memory, history = Memory("full", bounds=Bounds(prompt=6_000)), [TASK]
+    counts = []
+    for number in range(1, 30):
+        history += call(number)
+        shown = memory.prompt(history, beside=500)
+        counts.append(2 * (tokens_of(shown) + 500))
+        memory.observe(counts[-1])
+    assert max(counts[1:]) <= 6_000 and max(counts) > 5_000
+
+
+def test_a_conversation_that_begins_with_a_state_stays_as_it_is():
+    begun = [*with_state([], "the state"), {"role": "user", "content": "Go on."}]
+    assert Memory("fold(1)").without_states(begun) == begun
+
+
 def test_a_state_may_be_a_message_of_a_providers_library():
     class Said(pydantic.BaseModel):
         role: str = "assistant"
         content: str = "of the library"
         refusal: str | None = None
 
-    shown = Memory("fold(1)", write=lambda messages: Said()).prompt([TASK, *call(1), *call(2)])
-    assert "of the library" in shown[0]["content"]
+    for said in (Said(), [Said()]):
+        shown = Memory("fold(1)", write=lambda messages, said=said: said).prompt([TASK, *call(1), *call(2)])
+        assert "of the library" in shown[0]["content"]
 
 
 def test_recall_serves_the_whole_conversation_and_counts_follow_the_provider():
@@ -321,10 +350,21 @@ def test_states_by_a_writer_pay_earlier_and_are_made_more_often(name: str):
 
 
 def test_a_state_that_is_due_needs_somebody_who_writes_it():
+    for policy in ("fold(4)", "constant", "summary(500)"):
+        with pytest.raises(UserError, match=r"nobody can write the states of .*; give Memory or prompt `write`"):
+            Memory(policy).prompt([TASK])
+    for policy in ("notes", "window(1)"):
+        assert Memory(policy).prompt([TASK, *call(1)])
+
+
+def test_a_call_in_which_nobody_may_be_asked_goes_on_with_the_state_that_there_is():
     history = [TASK, *call(1), *call(2)]
-    assert Memory("fold(2)").prompt(history) == history
-    with pytest.raises(UserError, match=r"a state of fold\(1\) is due, and nobody can write it; give .* `write`"):
-        Memory("fold(1)").prompt(history)
+    memory = Memory("fold(1)")
+    assert memory.prompt(history, asks=False) == history
+    memory.prompt(history, write=Model("mine"))
+    longer = [*history, *call(3), *call(4)]
+    seen = memory.prompt(longer, write=Model("another"), asks=False)
+    assert "mine" in seen[0]["content"] and len(seen) < len(longer)
 
 
 def test_a_coroutine_function_writes_for_aprompt_alone_and_a_plain_one_for_both():

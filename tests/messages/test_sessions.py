@@ -343,7 +343,7 @@ def test_what_an_event_counts_before_is_the_conversation_alone():
     priced = Memory("fold(auto)", prices="hosted-90")
     assert len(loaded) == len(messages) + 2 and priced.advice(loaded) == priced.advice(messages)
     again = Memory("fold(1)", on_event=events.append)
-    again.prompt(loaded)
+    again.prompt(loaded, asks=False)
     assert (events[-1].tokens_before, events[-1].exchange) == (tokens_of(messages), 5)
 
 

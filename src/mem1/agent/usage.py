@@ -39,13 +39,18 @@ def counted_in(usage: Any) -> Counted | None:
     cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
     if cached is None:
         cached = _count(usage, "prompt_cache_hit_tokens")  # DeepSeek's
-    if cached is not None and cached > prompt:  # a server that counts them apart
-        prompt += cached
     thoughts = _count(usage.get("completion_tokens_details"), "reasoning_tokens") or 0
     apart = (_count(usage, "total_tokens") or 0) - prompt - output
-    if apart > 0 and (apart == thoughts or (not thoughts and apart != cached)):
+    if cached and (cached > prompt or apart in (cached, cached + thoughts)):  # a server that counts them apart
+        prompt += cached
+        apart -= cached
+    if apart > 0 and (apart == thoughts or not (thoughts or cached or _names_a_cache(usage))):
         output += apart  # thoughts, as xAI and gateways to Gemini count them
     return Counted(prompt=prompt, cached=cached, output=output)
+
+
+def _names_a_cache(usage: Mapping[str, Any]) -> bool:
+    return any("cache" in key and value for key, value in usage.items())
 
 
 def _count(usage: Any, key: str) -> int | None:

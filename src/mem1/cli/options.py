@@ -160,8 +160,8 @@ def new_file(path: Path) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """quickstart-fold(3)-seed0  ->  quickstart-fold-3-seed0, which a shell and every file system take as it is."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip(".-")[:100] or "run"
+    """quickstart-fold(3)  ->  quickstart-fold-3, which a shell and every file system take as it is."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:100] or "run"
 
 
 def make_folder_of(file: Path) -> None:

@@ -265,7 +265,7 @@ def quickstart(
     from mem1.protocol import NOTE
 
     named = "quickstart" if memory == MEMORY else f"quickstart-{memory}"
-    folder = out or Path("runs") / folder_name(f"{named}-seed{seed}")
+    folder = out or Path("runs") / f"{folder_name(named)}-seed{seed}"
     overrides = [f"seed={seed}", f"evaluation.seed={seed}", f"memory={memory}"]
     overrides += () if NOTE in memory_policy(memory).asks else WITHOUT_NOTES
     config = with_device(load_recipe(QUICKSTART, *overrides), device)

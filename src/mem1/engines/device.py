@@ -192,13 +192,13 @@ def keep_freed_memory() -> None:
     glibc gives them back to the system, and gets others page by page, filled with zeros. For the whole process; nothing
     happens where there is no glibc.
     """
-    if change := getattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt", None):
-        for parameter, size in _KEPT.items():
-            change(parameter, size)
+    change = getattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt", None)
+    if change is not None and change(_M_MMAP_THRESHOLD, 1 << 30):  # glibc before 2.35 refuses more than 32 MB
+        change(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-_KEPT = {-3: 1 << 30, -1: 2**31 - 1}
-"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3), in bytes."""
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
+"""Parameters of mallopt(3), in bytes."""
 
 
 @contextmanager

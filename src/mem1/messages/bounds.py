@@ -110,7 +110,8 @@ class Bounds:
     state: int = 1_000
     """Longest state; a longer one loses whole lines."""
     prompt: int | None = None
-    """Longest prompt. What is sent beside the messages, such as tools, counts once `Memory.observe` has told it."""
+    """Longest prompt. What is sent beside the messages, such as tools, counts as far as the caller names it, or once
+    `Memory.observe` has told it."""
     images: int | None = None
     """Images in results that stay, newest first."""
     handles: bool = True
@@ -143,22 +144,32 @@ def beginning(text: str, tokens: int) -> str:
     return text[: most - left]
 
 
-def without_tools(bounds: Bounds, beside: int, missed: int, dense: float) -> Bounds:
+def without_tools(bounds: Bounds, beside: int, scale: float) -> Bounds:
     """The bounds, with what is left of the prompt beside what is sent with the messages, such as tools.
 
-    `beside`: what the caller says of it. `missed`, `dense`: tokens that the provider counted last beyond the estimate
-    of the messages, and for each estimated one. Where these leave nothing, it is the messages that have more tokens
-    than estimated. Raises UserError where `beside` leaves nothing.
+    `scale`: tokens that the provider counts for each estimated one. Raises UserError where nothing is left.
     """
     limit, least = bounds.prompt, LEAST["prompt"]
-    if limit is None or not max(beside, missed):
+    if limit is None:
         return bounds
     if limit - beside < least:
         raise UserError(
             f"the bound of {limit:,} tokens leaves no room for messages: {beside:,} are sent beside them, such as "
-            "tools; raise the bound of the prompt (--prompt-tokens)"
+            "tools; raise the bound of the prompt (Bounds(prompt=...), --prompt-tokens)"
         )
-    left = limit - max(beside, missed)
+    return replace(bounds, prompt=max(least, int(limit / max(1.0, scale)) - beside))
+
+
+def without_what_was_missed(bounds: Bounds, missed: int, dense: float) -> Bounds:
+    """The bounds, with what is left of the prompt beside what the estimate of messages missed in the last one.
+
+    `dense`: tokens that the provider counted last for each estimated one. Where nothing is left, it is the messages
+    that have more tokens than estimated.
+    """
+    limit, least = bounds.prompt, LEAST["prompt"]
+    if limit is None or not missed:
+        return bounds
+    left = limit - missed
     return replace(bounds, prompt=left if left >= least else max(least, int(limit / max(1.0, dense))))
 
 

@@ -21,7 +21,7 @@ the messages that would be sent anyway, so it is served from the cache, too.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ NOTES = (
 PAUSE = "I have read the results."
 """What the assistant says between a result and a message of the user, where a server wants that."""
 _ALL_NOTES = "notes"
+_WHOLE_NOTES = Bounds(state=1 << 40)
 """Handle of all notes for `recall`."""
 _NEARLY = 0.8
 """Share of the state's bound from which on notes are written anew, so that none is cut off before."""
@@ -176,15 +177,18 @@ def with_state(messages: Sequence[Message], state: str, *, form: str = "chat") -
     return [*messages, {"role": "user", "content": request_of(state)}, {"role": "assistant", "content": state}]
 
 
+def _plain(item: Any) -> Any:
+    """An item of a provider's library as a mapping."""
+    return item.model_dump(exclude_none=True) if hasattr(item, "model_dump") else item
+
+
 def state_in(reply: Any, form: Form) -> tuple[str, str]:
     """(the text of a reply, or nothing where it is no state, why not)."""
     if isinstance(reply, Exception):
         return "", f"{type(reply).__name__}: {reply}"
-    if not isinstance(reply, Mapping) and hasattr(reply, "model_dump"):  # a message of a provider's library
-        reply = reply.model_dump(exclude_none=True)
     items = [{"role": "assistant", "content": reply}] if isinstance(reply, str) else reply
-    items = [items] if isinstance(items, Mapping) else items
     try:
+        items = [_plain(item) for item in (items if isinstance(items, list | tuple) else [items])]
         parts = form.read(items).parts
     except (UserError, TypeError) as error:
         return "", f"no message: {error}"
@@ -222,7 +226,7 @@ def recall(messages: Sequence[Message], name: str, *, start: int = 0, form: str 
 def _all_notes(transcript: Transcript, form: Form) -> str:
     """The newest state, and a line for each note that stands after it."""
     parts, state, boundary = without_states(transcript, form)
-    turns = [Seen(part, form, UNBOUNDED) for part in parts[boundary:] if isinstance(part, Exchange)]
+    turns = [Seen(part, form, _WHOLE_NOTES) for part in parts[boundary:] if isinstance(part, Exchange)]
     lines = [f"- {turns[at].notes[position]}" for at, of_it in standing(turns).items() for position in of_it]
     return "\n".join([*([] if state is None else [state]), *lines]) or "nothing was noted yet"
 

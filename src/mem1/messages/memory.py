@@ -33,12 +33,21 @@ from weakref import WeakKeyDictionary
 from mem1.errors import UserError
 from mem1.memory import STATE, Fold, MemoryPolicy, Notebook, Summary, memory_policy
 from mem1.messages.assembly import handle_of, without_states
-from mem1.messages.bounds import UNBOUNDED, Bounds, common_tokens, remembering, tokens_of, without_tools
+from mem1.messages.bounds import (
+    UNBOUNDED,
+    Bounds,
+    common_tokens,
+    remembering,
+    tokens_of,
+    without_tools,
+    without_what_was_missed,
+)
 from mem1.messages.cost import HORIZON, Sizes, advice, best_k, break_even, measured
 from mem1.messages.folding import Folded, after_a_pause, folded, recall, request_for_state, state_in, with_state
 from mem1.messages.forms import form_of
 from mem1.messages.private import PrivateLog
 from mem1.messages.records import Event, Prompt, Shown, Underway
+from mem1.messages.selecting import asks_for_states
 from mem1.messages.sessions import Known, Latest, keys_of, newest, trail_of
 from mem1.messages.transcript import Exchange, Form, Message, Transcript
 from mem1.messages.writing import LONGEST_PAUSE, Desk, Writer
@@ -136,19 +145,21 @@ class Memory:
         *,
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
-        beside: int = 0,
+        asks: bool = True,
+        beside: int | None = None,
         owner: str = "",
     ) -> list[Message]:
         """Returns the model's next messages; it may be asked for a state first. Raises UserError as `fold` does, and
-        where a state is due and nobody can write it.
+        where nobody can write the states of a memory that has such.
 
         `write`: for this call alone, where model, tools or settings change from call to call; with a `writer`, nobody
-        is asked. `beside`: tokens that are
-        sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`, where nothing is observed.
+        is asked. `asks`: whether it may be asked now; else the conversation goes on with the state that it has.
+        `beside`: tokens that are sent with the messages, such as declared tools, for fold(auto) and `bounds.prompt`;
+        None: not known, and so taken from what is observed.
         `owner`: what tells conversations with equal messages apart, such as a system prompt that is none of them; each
         owner has states of its own. Owners who share what stands before a slash take turns at a writer as one.
         """
-        now = self._begin(messages, pending, write or self._write, beside, owner)
+        now = self._begin(messages, pending, write or self._write, asks, beside, owner)
         while now.request is not None:
             try:
                 reply = now.writer(now.request)
@@ -166,12 +177,13 @@ class Memory:
         *,
         pending: Collection[str] = (),
         write: Callable[[list[Message]], Any] | None = None,
-        beside: int = 0,
+        asks: bool = True,
+        beside: int | None = None,
         owner: str = "",
     ) -> list[Message]:
         """The same, where `write` may be a coroutine function. Works in a thread, as long messages take their time; a
         plain `write` is called in this one."""
-        now = await asyncio.to_thread(self._begin, messages, pending, write or self._write, beside, owner)
+        now = await asyncio.to_thread(self._begin, messages, pending, write or self._write, asks, beside, owner)
         while now.request is not None:
             try:
                 reply = now.writer(now.request)
@@ -233,13 +245,17 @@ class Memory:
         return self._with_known_state(messages, keys_of(messages, owner))
 
     def without_states(self, messages: Sequence[Message], *, owner: str = "") -> list[Message]:
-        """The conversation without states, of which this memory now knows the newest: the inverse of `with_state`."""
+        """The conversation without states, of which this memory now knows the newest: the inverse of `with_state`. One
+        that begins with a state stays as it is."""
         transcript = self.form.read(messages)
         parts, state, boundary = without_states(transcript, self.form)
         bare = self.form.write(transcript._replace(parts=tuple(parts)))
-        if state is not None:
-            before = self.form.write(transcript._replace(parts=tuple(parts[:boundary])))
-            self.states[keys_of(before, owner)[-1]] = state
+        if state is None:
+            return bare
+        before = self.form.write(transcript._replace(parts=tuple(parts[:boundary])))
+        if not before:
+            return list(messages)  # it belongs to no message
+        self.states[keys_of(before, owner)[-1]] = state
         return bare
 
     def observe(self, prompt_tokens: int, shown: Sequence[Message] | None = None) -> None:
@@ -253,17 +269,17 @@ class Memory:
         """
         prompt = shown if isinstance(shown, Prompt) else self._shown_here().prompt
         messages = tokens_of(prompt if shown is None else shown, remembering(self.bounds.count))
-        estimate = messages + prompt.beside
-        if prompt_tokens > _LEAST_OF_ESTIMATE * estimate > 0:
+        estimate = messages + (prompt.beside or 0)
+        if messages and prompt_tokens > _LEAST_OF_ESTIMATE * estimate:
             scale = prompt_tokens / estimate
             self._known[prompt.key] = replace(
                 self._known.get(prompt.key, Known()),
-                scale=scale if prompt.beside else min(1.0, scale),
+                scale=min(1.0, scale) if prompt.beside is None else scale,
                 dense=prompt_tokens / messages,
                 beside=max(0, prompt_tokens - messages),
             )
 
-    def advice(self, messages: Sequence[Message], *, beside: int = 0, owner: str = "") -> str:
+    def advice(self, messages: Sequence[Message], *, beside: int | None = None, owner: str = "") -> str:
         """Whether folding pays in this conversation at these prices, and from which exchange on, in a sentence."""
         if self.prices is None:
             raise UserError("advice needs prices; give prices='hosted-90' or another of mem1.prices.PRICE_CLASSES")
@@ -281,9 +297,15 @@ class Memory:
         messages: Sequence[Message],
         pending: Collection[str],
         write: Callable[[list[Message]], Any] | None,
-        beside: int,
+        asks: bool,
+        beside: int | None,
         owner: str,
     ) -> Underway:
+        if asks and write is None and self._desk is None and asks_for_states(self.policy):
+            raise UserError(
+                f"nobody can write the states of {self.name}; give Memory or prompt `write`, the agent's own call of "
+                "its model, or Memory a `writer`; notes, window(k) and masked(k) need neither"
+            )
         last = _SHOWN_HERE.get({}).get(self) or self._last
         trail = trail_of(messages, owner, None if last is None else last.trail)
         keys = trail.keys
@@ -305,12 +327,8 @@ class Memory:
         )
         if self._desk is not None:
             return self._with_notes(now, self._desk)
-        request = None if now.exchanges < known.asks_from else self._due(now)
-        if request is not None and now.write is None:
-            raise UserError(
-                f"a state of {self.name} is due, and nobody can write it; give Memory or prompt `write`, the agent's "
-                "own call of its model, or Memory a `writer`; window(k) and masked(k) need neither"
-            )
+        may = asks and now.write is not None and now.exchanges >= known.asks_from
+        request = self._due(now) if may else None
         if request is not None and known.pauses:
             request = after_a_pause(request, self.form)
         return replace(now, request=request)
@@ -375,9 +393,9 @@ class Memory:
         assert self.prices is not None
         return break_even(sizes, self.prices.prices, self.prices.cache, k, writer=self._desk is not None)
 
-    def _sizes(self, conversation: Transcript, beside: int, known: Known) -> Sizes:
+    def _sizes(self, conversation: Transcript, beside: int | None, known: Known) -> Sizes:
         sizes = measured(conversation, self.form, self.bounds)
-        sizes = replace(sizes, prompt=sizes.prompt + (beside or known.beside))
+        sizes = replace(sizes, prompt=sizes.prompt + (known.beside if beside is None else beside))
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: Underway, reply: Any) -> Underway:
@@ -399,8 +417,13 @@ class Memory:
         found = self._folded(log, now.pending, now.beside, now.known)
         return replace(now, log=log, found=found, request=None)
 
-    def _folded(self, messages: Sequence[Message], pending: Collection[str], beside: int, known: Known) -> Folded:
-        bounds = without_tools(self.bounds, beside, known.beside, known.dense)
+    def _folded(
+        self, messages: Sequence[Message], pending: Collection[str], beside: int | None, known: Known
+    ) -> Folded:
+        if beside is None:
+            bounds = without_what_was_missed(self.bounds, known.beside, known.dense)
+        else:
+            bounds = without_tools(self.bounds, beside, known.scale)
         return folded(self.form.read(messages), self.policy, form=self.form, bounds=bounds, pending=pending)
 
     def _told(self, now: Underway) -> Prompt:
@@ -452,7 +475,7 @@ class Memory:
         if self._on_event is None and self._events is None:
             return
         found, known = now.found, now.known
-        count, beside = remembering(self.bounds.count), now.beside or known.beside
+        count, beside = remembering(self.bounds.count), known.beside if now.beside is None else now.beside
         same = common_tokens(self._shown_before(now), found.messages, count)
 
         def tokens(estimate: int) -> int:

@@ -64,7 +64,7 @@ class Underway:
     request: list[Message] | None = None
     """For a state, if one is due."""
     write: Callable[[list[Message]], Any] | None
-    beside: int
+    beside: int | None
     """Tokens sent with the messages."""
     tried: bool = False
     """Whether the model has already failed to write one."""
@@ -80,8 +80,8 @@ class Prompt(list[Message]):
     """The model's next messages, with the name of their conversation."""
 
     key: str
-    beside: int
-    """Tokens that are sent with them, as the caller says."""
+    beside: int | None
+    """Tokens that are sent with them; None: the caller does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,11 @@ from typing import NamedTuple
 from mem1.memory.selection import STATE, MemoryPolicy, Selection, keep
 from mem1.messages.bounds import Bounds, tokens_of
 from mem1.messages.transcript import Exchange, Form, Part, said, texts
+from mem1.messages.wholes import CUT
 from mem1.protocol import NOTE, RECALL, SUMMARY, blocks
 
+_LONG = 400
+"""Tokens of a note that is never cut for the sake of others."""
 _LINE_CHARACTERS, _ARGUMENTS_SHOWN = 400, 80
 """Most of a line that stands for the calls of an exchange without notes."""
 
@@ -77,7 +80,7 @@ def selected(
     selection: Selection[Seen | _State] = policy.select(turns) if turns else Selection(kept=())
     kept = {id(one.turn): one for one in selection.kept}
     due = selection.requested_action == SUMMARY
-    if policy.asks & {STATE, SUMMARY} and NOTE not in policy.asks:
+    if asks_for_states(policy):
         with_state = () if written is None else policy.select(turns[: covered + 1]).kept
         after = turns if written is None else turns[covered + 1 :]
         whole = {id(one.turn): one for one in (*with_state, *keep(after).kept)}
@@ -95,6 +98,11 @@ def selected(
             stays[at] = dropped
     cut = kept[id(written)].state_tokens if id(written) in kept and STATE in policy.asks else None
     return Selected(stays, notes, cut, due, selection.requested_tokens)
+
+
+def asks_for_states(policy: MemoryPolicy) -> bool:
+    """Whether nothing leaves before a state has it."""
+    return bool(policy.asks & {STATE, SUMMARY}) and NOTE not in policy.asks
 
 
 def waits(part: Part, pending: Collection[str]) -> bool:
@@ -131,8 +139,15 @@ class Seen:
 
     @cached_property
     def _notes(self) -> tuple[str, ...]:
-        """Read once: a memory asks for them several times."""
-        return _notes_of(self.exchange)
+        """Read once: a memory asks for them several times. One that is so long that it would push out others loses its
+        end."""
+        return tuple([self._fitted(note, max(_LONG, self.bounds.state // 2)) for note in _notes_of(self.exchange)])
+
+    def _fitted(self, note: str, most: int) -> str:
+        start, count = note, self.bounds.count
+        while (tokens := count(start)) > most:
+            start = start[: min(len(start) - 1, len(start) * most // tokens)]
+        return note if start is note else f"{start.rpartition(' ')[0] or start} {CUT}"
 
     @property
     def words(self) -> str:

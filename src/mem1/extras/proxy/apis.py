@@ -122,7 +122,7 @@ def _count(value: Any) -> int:
 
 
 def _chat_usage(usage: Mapping[str, Any]) -> Usage:
-    found = counted_in(usage)
+    found = counted_in({"completion_tokens": 0, **usage})
     return Usage(1) if found is None else Usage(1, found.prompt, found.cached or 0, found.output)
 
 

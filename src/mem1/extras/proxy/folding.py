@@ -174,8 +174,9 @@ class Folding:
         try:
             seen = await memory.aprompt(
                 messages,
-                write=write if self._asks(call, memory) else None,
-                beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else 0,
+                write=write,
+                asks=self._asks(call, memory),
+                beside=await asyncio.to_thread(call.api.tokens_beside, call.body) if self._counts_all(memory) else None,
                 owner=call.owner,
             )
             instructed = NOTE in memory.policy.asks
