@@ -21,6 +21,7 @@ from mem1.envs.base import Action
 from mem1.envs.search import FileQuestions, MultihopTasks
 from mem1.envs.web import WebTasks
 from mem1.errors import UserError
+from mem1.evaluation.store import made_with
 from mem1.jsonl import write_objects
 from mem1.policy.policy import make_policy
 from mem1.protocol import PAPER
@@ -125,6 +126,15 @@ def test_an_evaluation_searches_on_the_server(address: str, questions: Path):
 def searched(address: str) -> int:
     (number,) = re.findall(r"queries_total (\d+)", httpx.get(f"{address}/metrics", trust_env=False).text)
     return int(number)
+
+
+def test_an_evaluation_with_another_class_of_retriever_has_other_settings_and_one_at_another_address_has_not():
+    def settings(retriever: RetrievalServer | str) -> dict[str, Any]:
+        return made_with("m", MultihopTasks(questions="q.jsonl", retriever=retriever))
+
+    here, there = (settings(RetrievalServer(urls=(url,))) for url in ("http://a:1", "http://b:2"))
+    assert here == there
+    assert here != settings("mine:Retriever") != settings("mine:Another")
 
 
 def test_a_run_goes_on_with_a_server_that_has_moved():

@@ -378,11 +378,9 @@ class MultihopTasks(QuestionFiles):
         return [style.shown([passage]) for passage in first_passages(self.corpus, _SHOWN)]
 
     def searched(self) -> str:
-        return "" if self.corpus is None else content_of(local_corpus(self.corpus))
-
-    def trained_on(self) -> str:
-        own = f"-{self.retriever}" if isinstance(self.retriever, str) else ""  # servers may change their addresses
-        return super().trained_on() + own
+        if self.corpus is not None:
+            return content_of(local_corpus(self.corpus))
+        return self.retriever if isinstance(self.retriever, str) else ""  # servers may change their addresses
 
     def check_search(self) -> str:
         if self.corpus is not None:

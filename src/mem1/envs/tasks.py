@@ -193,7 +193,8 @@ class TasksConfig(Config):
         return "in this process"
 
     def searched(self) -> str:
-        """Digest of the files that are searched; empty: there are none. Raises UserError where they cannot be read."""
+        """Digest of the files that are searched, or the name of a retriever of one's own; empty: there are none. Raises
+        UserError where files cannot be read."""
         return ""
 
     def trained_on(self) -> str:
