@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -274,6 +275,18 @@ def test_an_answer_is_kept_and_a_run_is_repeated_without_a_network(local: Site, 
             again.search(["a", "c"], 3)
         with pytest.raises(CacheMiss):
             again.search(["a"], 4)
+    assert len(local.asked) == 2
+
+
+@pytest.mark.parametrize("other", [{"fixed": {"format": "json", "language": "de"}}, {"path": "/suche"}])
+def test_requests_that_differ_in_a_parameter_or_their_path_share_no_answer(local: Site, tmp_path: Path, other: Any):
+    local.pages["/search"] = one_after_the_other(as_json(answer("searxng", OSLO)), as_json(answer("searxng", BERGEN)))
+    local.pages["/suche"] = as_json(answer("searxng", BERGEN))
+    cache = WebCache(tmp_path / "web.sqlite")
+    api = search_api("searxng", local.url)
+    for _ in range(2):
+        (first,), (second,) = (WebSearch(one, cache).search(["a"], 1) for one in (api, replace(api, **other)))
+        assert (first, second) == (FOUND[:1], [(FOUND[1][0], 1.0)])
     assert len(local.asked) == 2
 
 

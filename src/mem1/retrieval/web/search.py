@@ -16,6 +16,7 @@ fields, or a subclass with its own `call` and `results`, and name it in a recipe
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
@@ -238,7 +239,8 @@ class WebSearch:
     def _passages(self, query: str, k: int) -> list[Passage]:
         if not query:
             return []
-        key = {"api": self.api.name, "url": self.api.base_url, "query": query, "k": k}
+        asked = _digest(self.api.call(query, k, ""))
+        key = {"api": self.api.name, "url": self.api.base_url, "query": query, "k": k, "request": asked}
         stored = self.cache.load(_KIND, key)
         if stored is None:
             try:
@@ -291,6 +293,12 @@ class WebSearch:
         """The API's key. Raises UserError, without showing it, where it is missing or malformed."""
         variable = self.api.key_variable
         return "" if variable is None else read_key(variable, needed_by=self.api.name)
+
+
+def _digest(call: HttpRequest) -> str:
+    """What tells a request apart from others, as a hash, since a parameter may be secret; 32 hexadecimal digits."""
+    whole = [call.method, str(call.address), dict(call.headers), call.body.hex()]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode("ascii")).hexdigest()[:32]
 
 
 def _passages(results: Sequence[SearchResult], k: int) -> list[Passage]:
