@@ -59,7 +59,7 @@ TRAJECTORY = Trajectory(
 
 def test_a_record_holds_every_field():
     record = json.loads(json.dumps({"version": 3, **dataclasses.asdict(TRAJECTORY)}))
-    assert record["task"].pop("scorer") == "", "the default is not written"
+    assert (record["task"].pop("scorer"), record["task"].pop("whole")) == ("", False), "defaults are not written"
     assert [question.pop("read_at") for question in record["task"]["questions"]] == [None] * len(TASK.questions)
     assert json.loads(json.dumps(trajectory_to_json(TRAJECTORY))) == record
 

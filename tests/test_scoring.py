@@ -200,6 +200,13 @@ def test_an_exact_text_is_the_same_when_it_is_read_again(text: str):
         ("Final answer: Q1\uff1a Paris; Q3 Oslo", ["Paris", "", "Oslo"]),
         ("Q1 Paris; a city; Q2 1901", ["Paris", "1901", ""]),
         ("Q1 Paris; a city; Oslo", ["Paris", "a city", "Oslo"]),
+        ("Q1 - Paris; Q2- 1901; Q3-Oslo", ["Paris", "1901", "Oslo"]),
+        ("Q1 \u2013 Paris; Q2 \u2014 1901", ["Paris", "1901", ""]),
+        ("| Q1 | Paris |\n|---|---|\n| Q2 | 1901 |", ["Paris", "1901", ""]),
+        ("Q1 -5; Q2-5; Q3 -x", ["-5", "-5", "-x"]),
+        ("Q1 \u20135; Q2 - 5", ["\u20135", "5", ""]),
+        ("Q1 -\nParis\nQ2 \u2013\n1901", ["Paris", "1901", ""]),
+        ("Q1\uff1a\u5317\u4eac\uff1bQ2\uff1a1901\u061b Q3 Oslo", ["\u5317\u4eac", "1901", "Oslo"]),
     ],
 )
 def test_answers_go_to_their_label_or_else_to_their_position(answer: str, pieces: list[str]):
@@ -214,7 +221,7 @@ def test_answers_go_to_their_label_or_else_to_their_position(answer: str, pieces
         ("Here you are:\n\n**Q1**: Moru Kest\n- Q2: 14 March;\n\nAnything else?", "Q1: Moru Kest; Q2: 14 March"),
         ("<think>\nQ1 may be Kest\n</think>\nQ1 Moru Kest", "Q1 Moru Kest"),
         ("> Q10. a; Q11 b\nQuestions are hard", "Q10. a; Q11 b"),
-        ("Q1 \u2013 Moru Kest; Q2 \u2014 14 March", "Q1 Moru Kest; Q2 14 March"),
+        ("Q1 \u2013 Moru Kest; Q2 \u2014 14 March", "Q1 \u2013 Moru Kest; Q2 \u2014 14 March"),
         ("Q1 \u20135", "Q1 \u20135"),
         ("\u2022 Q1: a\n\u2022 Q2: b", "Q1: a; Q2: b"),
         ("1. Q1: a\n2) **Q2**: b", "Q1: a; Q2: b"),
@@ -261,6 +268,7 @@ def test_an_answer_is_not_cut_where_a_gold_one_has_a_semicolon():
     assert split_answers("Q1 AC;DC ; Q2 Paris; Q3 Steins;Gate", (1, 2, 3), golds) == ["AC;DC", "Paris", "Steins;Gate"]
     assert score_answers("Q3: Steins;Gate\nQ1: AC;DC\nQ2: Paris", golds).em == [1.0, 1.0, 1.0]
     assert score_answers("Q1 AC;DC; Q1 AC;DB; Q2 Paris; it is", golds).em == [1.0, 1.0, 0.0]
+    assert score_answers("Q1 A\uff1bB; Q2 Paris", [["A\uff1bB"], ["Paris"]]).em == [1.0, 1.0]
 
 
 def test_a_missing_answer_earns_nothing_even_where_the_gold_is_only_punctuation_or_articles():

@@ -137,6 +137,8 @@ class Task:
     """Numbers of the questions in the prompt and in the answer (Q3, Q7), increasing; empty: 1 to N."""
     scorer: str = ""
     """Name of the rule that says whether an answer is right; empty: SQuAD's, where answers are texts."""
+    whole: bool = False
+    """Whether an answer goes on behind a semicolon, to the next label, as where a gold answer only has to be in it."""
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -349,10 +351,14 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
+_LATER = ("labels", "scorer", "whole")
+"""Fields of a task that a record has only where they say something."""
+
+
 def task_to_json(task: Task) -> dict[str, Any]:
-    """A plain dict for JSON, without labels where they are 1 to N, the scorer that is the default, and turns that the
-    environment does not fix."""
-    fields = {name: value for name, value in _fields(task).items() if name not in ("labels", "scorer") or value}
+    """A plain dict for JSON, without labels where they are 1 to N, the scorer that is the default, `whole` where it is
+    not so, and turns that the environment does not fix."""
+    fields = {name: value for name, value in _fields(task).items() if name not in _LATER or value}
     return {**fields, "questions": [_question_to_json(question) for question in task.questions]}
 
 

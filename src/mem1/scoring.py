@@ -32,7 +32,8 @@ from mem1.words import apart
 # \b(a|an|the)\b, with the letter first: faster to search for
 _ARTICLES = re.compile(r"(?:a(?<!\wa)n?|t(?<!\wt)he)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*[:.)\uff1a]?\s*")
+_LABEL = re.compile(r"^\s*Q(\d{1,4})\b\s*(?:[:.)|\uff1a]|[\u2013\u2014](?!\d)|-(?!\S)|(?<=\d)-(?!\d))?\s*")
+"""With what separates it from the answer; a dash or hyphen before a digit, and a hyphen before a word, are its own."""
 _QUESTION = re.compile(r"Q\d{1,4}\b")
 _MARKS = " \t-*#>;"
 """What may stand before a line of answers."""
@@ -41,10 +42,10 @@ _HEAD = re.compile(r"(?:[-\s*#>;`|\u2022\u2023\u25e6\u00b7]|\d{1,4}[.)]\s|(?i:(?
 _CLOSED = "*`|"
 """Marks that end what they begin."""
 _ENDS = " \t;"
+_OTHER_SEMICOLONS = frozenset("\uff1b\u061b")
+"""Chinese and Arabic."""
 _ALONE = re.compile(r"Q\d{1,4}\s*[-:.)\uff1a\u2013\u2014]?")
 _SEVERAL = re.compile(r"Q\d{1,4}\s*(?:,|&|and\b|to\b|[-\u2013\u2014])\s*Q\d")
-_DASH = re.compile(r"(?:(?<=;)|^)(\s*Q\d{1,4})\s*[\u2013\u2014](?!\d)\s*")
-"""One that separates, and is no sign of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,25 +150,31 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def split_answers(answer: str, labels: Sequence[int], golds: Sequence[Sequence[str]] = ()) -> list[str]:
+def split_answers(
+    answer: str, labels: Sequence[int], golds: Sequence[Sequence[str]] = (), *, whole: bool = False
+) -> list[str]:
     """Cut "Q1 a ; Q2 b" or "a; b" into the answers to the questions with these labels.
 
     A piece labelled "Qk" goes to the question with that label, an unlabelled one to the question at its own position,
     if none is labelled so. Missing answers are "", surplus ones are ignored, and of two answers to the same question
     the first counts. Where labels stand on lines of their own, it is read by lines (`labelled`). A single question has
     no other labels, "Q3 2021" is its answer as it stands; nor is an answer cut inside one of its `golds`, a list of
-    aliases for each question, that has a semicolon.
+    aliases for each question, that has a semicolon. `whole`: answers have semicolons, and go on to the next label.
     """
     uncut = {label: gold for label, gold in zip(labels, golds, strict=False) if any(";" in alias for alias in gold)}
-    said, whole = _said(answer), len(labels) == len(uncut) == 1
-    if whole or not (len(labels) > 1 or any(f"Q{label}" in said for label in labels)):
-        return _pieces([said] if whole else said.split(";"), labels, uncut)[0]
-    plain, found = _pieces(said.split(";"), labels, uncut)
-    by_lines, more = _pieces(labelled(said).split(";"), labels, uncut)
-    return by_lines if more > found or (more == found and any("\n" in one for one in plain)) else plain
+    said = _said(answer)
+    if not any(_OTHER_SEMICOLONS.intersection(alias) for gold in golds for alias in gold):
+        said = said.translate(dict.fromkeys(map(ord, _OTHER_SEMICOLONS), ";"))
+    if len(labels) == 1 and (uncut or f"Q{labels[0]}" not in said):
+        return _pieces([said] if whole or uncut else said.split(";"), labels, uncut)[0]
+    plain, found = _pieces(said.split(";"), labels, uncut, whole)
+    by_lines, more = _pieces(labelled(said).split(";"), labels, uncut, whole)
+    return by_lines if more > found or (more == found and not whole and any("\n" in one for one in plain)) else plain
 
 
-def _pieces(pieces: Sequence[str], labels: Sequence[int], uncut: Mapping[int, Sequence[str]]) -> tuple[list[str], int]:
+def _pieces(
+    pieces: Sequence[str], labels: Sequence[int], uncut: Mapping[int, Sequence[str]], whole: bool = False
+) -> tuple[list[str], int]:
     """(answers of these labels, how many of them have their label)."""
     answers: dict[int, str] = {}
     behind: dict[int, str] = {}
@@ -180,7 +187,7 @@ def _pieces(pieces: Sequence[str], labels: Sequence[int], uncut: Mapping[int, Se
             named.add(label)
             latest = 0 if label in answers else label
             answers.setdefault(label, piece[match.end() :])
-        elif latest is not None and any(_goes_on(f"{answers.get(latest)};{piece}", a) for a in uncut.get(latest, ())):
+        elif latest and (whole or any(_goes_on(f"{answers[latest]};{piece}", a) for a in uncut.get(latest, ()))):
             answers[latest] += f";{piece}"
         elif position < len(labels):
             (answers if latest is None else behind).setdefault(labels[position], piece)
@@ -218,7 +225,7 @@ def labelled(text: str) -> str:
             continue
         if _ALONE.fullmatch(label := begun.rstrip(f"{_MARKS}{_CLOSED}")):
             begun = f"{label} {_below(lines[at + 1 :])}"
-        (plain if _QUESTION.match(line) else behind).append(_DASH.sub(r"\1 ", begun).rstrip(_ENDS))
+        (plain if _QUESTION.match(line) else behind).append(begun.rstrip(_ENDS))
     return said if listed and not plain else "; ".join(plain + behind) or said
 
 
@@ -253,8 +260,9 @@ def _below(lines: Sequence[str]) -> str:
 
 
 def answers_given(answer: str, task: Task) -> list[str]:
-    """The answers to the questions of a task, in order."""
-    return split_answers(answer, task.numbers, [question.answers for question in task.questions])
+    """The answers to the questions of a task, in order; that to a single one with all that was said."""
+    golds = [question.answers for question in task.questions]
+    return split_answers(answer, task.numbers, golds, whole=task.whole or len(golds) == 1)
 
 
 def score_answers(

@@ -13,17 +13,19 @@ from samples import BROWSECOMP_PLUS, write_lines, write_rows
 from terminals import Terminal
 from worlds import SAMPLING
 
-from mem1.bench.memory_agent_bench import MemoryAgentBenchTasks, answers_of, parts
+from mem1.bench.memory_agent_bench import MemoryAgentBenchTasks, parts
 from mem1.dialogue import TagDialogue
 from mem1.engines.base import ScriptedEngine
 from mem1.engines.codec import Codec
 from mem1.envs.base import Action, TaskSource
 from mem1.envs.search import MultihopTasks
 from mem1.errors import UserError
+from mem1.evaluation.judge import answers
+from mem1.evaluation.metrics import contained
 from mem1.memory import memory_policy
 from mem1.policy.tokenizers import bpe_tokenizer
 from mem1.protocol import PAPER, SEARCH
-from mem1.records import Ended
+from mem1.records import Ended, Trajectory, task_from_json, task_to_json
 from mem1.retrieval.corpus import read_passages
 from mem1.rollout import Budget, Rollout
 from mem1.tasks.datasets import read_dataset
@@ -96,10 +98,31 @@ def test_an_answer_is_right_by_the_rule_of_its_source(tmp_path, name, answer, em
     assert made.environment.score(task, answer).metrics["em"] == (em,), "with and without a label"
 
 
-def test_answers_are_cut_at_their_labels():
-    assert answers_of("Q1 a; b, c; Q3: d\nQ2 e", 3) == ["a; b, c", "e", "d"]
-    assert answers_of("a; b", 3) == ["a", "b", ""]
-    assert answers_of("Q1 of 1999; Q1 again", 1) == ["of 1999"]
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Q1 Oslo; Q2 in spring; with Person1",
+        "Answer: Q1 Oslo; Q2 in spring; with Person1",
+        "<think>\nQ1 may be Rome\nQ2 no idea\n</think>\n- **Q1**: Oslo\n- **Q2**: in spring; with Person1",
+        "<answer>Q1 Oslo; Q2 in spring; with Person1</answer>",
+    ],
+)
+def test_score_judge_and_contains_read_the_same_answers_up_to_the_next_label(tmp_path, answer):
+    path = write_lines(tmp_path / "f.jsonl", record("longmemeval_s", answers=[["Oslo", "Person1"]] * 5))
+    made = source(path)
+    (task,) = made.tasks(objectives=2, count=1, seed=0)
+    attempt = Trajectory(turns=(), task=task, ended=Ended.ANSWERED, answer=answer)
+    assert made.environment.score(task, answer).metrics["em"] == (1.0, 1.0)
+    assert contained(attempt) == 1.0
+    assert [one.prediction for one in answers(attempt)] == ["Oslo", "in spring; with Person1"]
+    assert task_from_json(task_to_json(task)) == task
+
+
+def test_where_a_gold_answer_has_to_be_equalled_semicolons_separate_answers(tmp_path):
+    made = source(write_lines(tmp_path / "f.jsonl", record("detective_qa", answers=[["Oslo"]] * 5)))
+    (task,) = made.tasks(objectives=2, count=1, seed=0)
+    assert made.environment.score(task, "Q2 Oslo; it rained; Q1: Oslo").metrics["em"] == (1.0, 1.0)
+    assert made.environment.score(task, "Oslo; Oslo").metrics["em"] == (1.0, 1.0)
 
 
 def test_a_text_without_lines_is_cut_between_words():

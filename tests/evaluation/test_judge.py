@@ -402,6 +402,19 @@ def test_rows_are_filled_in_and_those_of_a_shop_are_not():
     assert json.loads(json.dumps(filled.as_dict()))["judge"]["judged"] == 8 / 9
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("It burnt in 1911; Mira Toll rebuilt it.", "It burnt in 1911; Mira Toll rebuilt it."),
+        ("Q1 It burnt; Mira Toll\nrebuilt it.", "It burnt; Mira Toll\nrebuilt it."),
+        ("Here it is:\n**Q1**: Mira Toll", "Mira Toll"),
+    ],
+)
+def test_all_that_was_said_to_a_single_question_is_judged(said: str, shown: str):
+    task = replace(TASK, questions=TASK.questions[:1])
+    assert [one.prediction for one in answers(replace(ATTEMPTS[0], task=task, answer=said))] == [shown]
+
+
 def test_answers_need_the_task():
     with pytest.raises(ValueError, match="no task"):
         answers(Trajectory(turns=()))

@@ -32,7 +32,7 @@ from mem1.jsonl import read_objects
 from mem1.parquet import is_parquet, read_rows
 from mem1.protocol import SEARCH, Tags
 from mem1.records import Question, Task
-from mem1.scoring import exact_match, f1, normalize, split_answers
+from mem1.scoring import answers_given, exact_match, f1, normalize
 from mem1.tasks.compose import Split
 from mem1.tasks.prompts import PromptChoice, fill
 
@@ -62,7 +62,6 @@ NOT_SCORED = {
 }
 """Beginning of a source's name -> why it is not run here."""
 _FIELDS = ("context", "questions", "answers", "metadata")
-_LABELLED = re.compile(r"(?:^|[;\n])[^\S\n]*Q(\d{1,4})\b\s*[:.)]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,11 @@ class Text:
     source: str
     parts: tuple[str, ...]
     questions: tuple[Question, ...]
+
+    @property
+    def rule(self) -> Callable[[str, Sequence[str]], int]:
+        """When an answer is right."""
+        return next(rule for start, rule in MATCHES.items() if self.source.startswith(start))
 
 
 def read_texts(path: str, *, source: str | None, part_words: int) -> list[Text]:
@@ -157,8 +161,8 @@ class ReadingEnvironment:
 
     def score(self, task: Task, answer: str) -> Outcome:
         """The number of right answers; per question "em", by the rule of its source, and "f1"."""
-        rule = next(rule for start, rule in MATCHES.items() if self._text(task).source.startswith(start))
-        given = answers_of(answer, len(task.questions))
+        rule = self._text(task).rule
+        given = answers_given(answer, task)
         em = tuple(float(bool(g) and rule(g, q.answers)) for g, q in zip(given, task.questions, strict=True))
         overlap = tuple(f1(g, q.answers) for g, q in zip(given, task.questions, strict=True))
         return Outcome(sum(em), {"em": em, "f1": overlap})
@@ -176,18 +180,6 @@ class ReadingEnvironment:
         if task.corpus not in self.texts:
             raise UserError(f"task {task.id!r} reads {task.corpus!r}, which is not among the {len(self.texts)} texts")
         return self.texts[task.corpus]
-
-
-def answers_of(answer: str, objectives: int) -> list[str]:
-    """Cut "Q1 a, b; c; Q2 d" at its labels, so that answers may have semicolons; without labels at the semicolons."""
-    labels = list(_LABELLED.finditer(answer))
-    if not labels:
-        return split_answers(answer, range(1, objectives + 1))
-    ends = [label.start() for label in labels[1:]] + [len(answer)]
-    found: dict[int, str] = {}
-    for label, end in zip(labels, ends, strict=True):
-        found.setdefault(int(label[1]), answer[label.end() : end].strip(" \n;"))
-    return [found.get(number, "") for number in range(1, objectives + 1)]
 
 
 class MemoryAgentBenchTasks(TasksConfig):
@@ -260,4 +252,5 @@ class _Texts(TaskSource):
             prompt=fill(self.config.own_prompt(self.tags), about, self.tags),
             turn_limit=len(text.parts) + 2,
             corpus=text.name,
+            whole=text.rule is substring_match,
         )
