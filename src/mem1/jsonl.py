@@ -29,13 +29,14 @@ _BLOCK = 1 << 16
 _UNREADABLE = (OSError, EOFError, zlib.error)
 
 
-def read_objects(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_objects(path: str | os.PathLike[str], *, drop_cut_line: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, object) of each line that is not blank; line numbers start at 1.
 
-    Raises UserError, with file and line, where the file is missing, cut short, or a line is not a JSON object.
+    Raises UserError, with file and line, where the file is missing, cut short, or a line is not a JSON object; with
+    `drop_cut_line` a last line that is being written, or was when its process was killed, is left out.
     """
     for number, line in read_lines(path):
-        if not line.strip():
+        if not line.strip() or (drop_cut_line and not line.endswith(b"\n") and not _is_json(line)):
             continue
         try:
             record = json.loads(line.decode("utf-8"))
@@ -147,14 +148,6 @@ def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], *, drop_c
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot append to {path}: {reason}; free space or choose another path") from error
-
-
-def drop_cut_line(path: str | os.PathLike[str]) -> None:
-    """Remove a last line that a killed process left incomplete; a whole file is not opened for writing."""
-    with open(path, "rb") as file:
-        tail = _last_line(file, file.seek(0, os.SEEK_END))
-    if tail:
-        append_objects(path, (), drop_cut_line=True)
 
 
 def cut_line(path: str | os.PathLike[str], number: int) -> str:

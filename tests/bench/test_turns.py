@@ -170,6 +170,16 @@ def test_joining_an_attempt_to_a_page_changes_nothing_but_numbers():
     assert found[0]["context"] != told["turns"][0]["context"]
 
 
+def test_reading_the_turns_of_a_run_that_goes_on_leaves_a_line_that_it_is_writing(tmp_path: Path):
+    run(lambda _: script_player("script", state=None), SMALL, ("full",), seed=0, folder=tmp_path)
+    file, whole = tmp_path / ATTEMPTS, (tmp_path / ATTEMPTS).read_bytes()
+    file.write_bytes(cut := whole[: whole.rindex(b"\n", 0, -1) + 100])
+    assert len(told_in(tmp_path)["full"]) == whole.count(b"\n") - 1
+    assert file.read_bytes() == cut
+    file.write_bytes(whole)
+    assert len(told_in(tmp_path)["full"]) == whole.count(b"\n")
+
+
 def test_a_damaged_line_of_attempts_is_named_and_one_without_turns_is_none(tmp_path: Path):
     result = run(lambda _: script_player("script", state=None), SMALL, ("full",), seed=0, folder=tmp_path)
     first, *rest = (tmp_path / ATTEMPTS).read_text().splitlines(keepends=True)

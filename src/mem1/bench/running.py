@@ -27,7 +27,7 @@ from mem1.durable import write_file
 from mem1.errors import UserError
 from mem1.evaluation.report.viewer_data import Told
 from mem1.evaluation.store import attempt_all, chunks, missing, other_settings
-from mem1.jsonl import append_objects, drop_cut_line, read_objects
+from mem1.jsonl import append_objects, read_objects
 from mem1.lock import alone_in
 from mem1.net.spending import LimitReached
 from mem1.pages.page import compressed
@@ -218,8 +218,7 @@ class _Kept:
     def __post_init__(self) -> None:
         if not self.path.exists():
             return
-        drop_cut_line(self.path)
-        for number, line in read_objects(self.path):
+        for number, line in read_objects(self.path, drop_cut_line=True):
             try:
                 self._take(line)
             except (LookupError, TypeError, ValueError) as error:
@@ -229,7 +228,7 @@ class _Kept:
         """They are on disk when this returns."""
         about = {"process": self.process, "elapsed": time.monotonic() - self.began}
         lines = [{**about, "attempt": asdict(one.attempt), "told": compressed(one.told())} for one in played]
-        append_objects(self.path, lines)
+        append_objects(self.path, lines, drop_cut_line=True)
         for line in lines:
             self._take(line)
 
@@ -328,8 +327,7 @@ class Journal:
         self.money = 0.0
         """Cost of all its replies."""
         if path is not None and path.exists():
-            drop_cut_line(path)
-            for number, line in read_objects(path):
+            for number, line in read_objects(path, drop_cut_line=True):
                 if line.pop("digest", None) != digest_of(line):
                     raise UserError(
                         f"{path}:{number}: this reply is not as it was recorded; remove the line, and it is asked again"
@@ -348,7 +346,7 @@ class Journal:
         if self._path is not None:
             with self._lock:
                 line = {**call._asdict(), "money": money, "reply": reply}
-                append_objects(self._path, [{**line, "digest": digest_of(line)}])
+                append_objects(self._path, [{**line, "digest": digest_of(line)}], drop_cut_line=True)
                 self._take(line)
 
     def _take(self, line: Mapping[str, Any]) -> None:

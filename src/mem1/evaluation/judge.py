@@ -38,7 +38,7 @@ from mem1.engines.servers import Refused
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Judged, Row, by_question, task_of
 from mem1.evaluation.store import write_row
-from mem1.jsonl import append_objects, drop_cut_line, read_objects
+from mem1.jsonl import append_objects, read_objects
 from mem1.net.exchange import TryFailed, exchange, read_json, read_key
 from mem1.net.failover import Retry, is_http
 from mem1.net.threads import in_parallel
@@ -260,8 +260,7 @@ class Verdicts:
         self._lock = threading.Lock()
         self._known: dict[JudgedAnswer, bool] = {}
         if self._path is not None and self._path.is_file():
-            drop_cut_line(self._path)  # that answer is judged again
-            for number, record in read_objects(self._path):
+            for number, record in read_objects(self._path, drop_cut_line=True):  # that answer is judged again
                 self._read(record, f"{self._path}:{number}")
 
     def get(self, answer: JudgedAnswer) -> bool | None:
