@@ -209,6 +209,22 @@ def test_an_evaluation_that_is_killed_in_the_tasks_that_were_added_goes_on_with_
     assert without_timings(tmp_path / "killed") == without_timings(tmp_path / "unbroken")
 
 
+def test_a_row_goes_with_the_first_attempt_beyond_it(tmp_path: Path):
+    run(tmp_path, config=Evaluation(objectives=(1,), tasks=2))
+    row = tmp_path / "p-1.row.json"
+    assert row.is_file()
+
+    def stop(number: int) -> None:
+        assert number < 8
+
+    with pytest.raises(AssertionError):
+        run(tmp_path, Watched(stop), config=Evaluation(objectives=(1,), tasks=6))
+    assert len(read_trajectories(tmp_path / "p-1.jsonl")) > 2
+    assert not row.exists(), "a report would show it beside these"
+    run(tmp_path, config=Evaluation(objectives=(1,), tasks=6))
+    assert row.is_file()
+
+
 def test_tasks_that_do_not_begin_with_those_of_the_folder_are_refused(tmp_path: Path):
     class Others:
         environment = ENVIRONMENT

@@ -25,7 +25,7 @@ from mem1.envs.base import TaskSource
 from mem1.envs.tasks import made_tasks, source_name
 from mem1.errors import UserError
 from mem1.evaluation.metrics import Row, check_names, summarize
-from mem1.evaluation.store import Recorded, attempt_all, chunks, missing, read_attempts, write_row
+from mem1.evaluation.store import Recorded, attempt_all, chunks, drop_row, missing, read_attempts, write_row
 from mem1.evaluation.tokens import ModelShape
 from mem1.lock import alone_in
 from mem1.protocol import told_by_name
@@ -223,6 +223,7 @@ class _Size:
         for trajectory in trajectories:
             check_names(trajectory)
         if self.path is not None:
+            drop_row(self.path)
             append_trajectories(self.path, trajectories, drop_cut_line=True)
         for place, trajectory in zip(places, trajectories, strict=True):
             self._take(place, trajectory)

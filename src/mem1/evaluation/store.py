@@ -119,6 +119,14 @@ def write_row(path: Path, row: Row) -> None:
         _write_json(_row_file(path), asdict(row))
 
 
+def drop_row(path: Path) -> None:
+    """Remove the row of the trajectories in `path`, before these become others. Raises UserError."""
+    try:
+        _row_file(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot remove {_row_file(path)}: {error.strerror or error}; remove it by hand") from error
+
+
 def read_row(path: Path) -> Row | None:
     """The row written for the trajectories in `path`; None: none was. Raises UserError where it is damaged."""
     file = _row_file(path)
