@@ -12,6 +12,8 @@ from bench_results import invented
 from terminals import Terminal
 
 from mem1.bench.results import save_result
+from mem1.bench.scores import sides_of
+from mem1.bench.tables import score_table
 
 FAMILIES = ("chain", "budget")
 
@@ -52,6 +54,16 @@ def test_two_results_are_set_side_by_side(terminal: Terminal, both: list[str]):
     values = [side["all"]["area"]["value"] for side in record["sides"]]
     assert everything["difference"]["value"] == pytest.approx(values[1] - values[0])
     assert everything["difference"]["low"] > 0 and f"+{everything['difference']['value']:.2f}" in shown
+
+
+def test_a_side_that_lacks_a_family_has_no_score_of_all_beside_one_that_has_it():
+    sides = [
+        *sides_of(invented(84, ("full",), families=FAMILIES)),
+        *sides_of(invented(84, ("full",), families=["chain"])),
+    ]
+    table = score_table(sides)
+    assert table.headings[1:] == ("all", *FAMILIES)
+    assert [tuple(cell is not None for cell in row[1:]) for row in table.rows] == [(True,) * 3, (False, True, False)]
 
 
 def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Terminal, tmp_path: Path, both: list[str]):

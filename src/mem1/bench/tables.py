@@ -29,14 +29,16 @@ def families_of(sides: Sequence[Side]) -> list[str]:
 
 
 def score_table(sides: Sequence[Side]) -> Table:
-    """Scores with their intervals, a row per side and a column per family; of several families, all together first."""
+    """Scores with their intervals, a row per side and a column per family; of several families, all together first,
+    for the sides that have all."""
     families = families_of(sides)
     together = [ALL] if len(families) > 1 else []
     rows = []
     for name, side in zip(names_of(sides), sides, strict=True):
         found = scores(side)
         cells = [found[family].area.text() if family in found else None for family in families]
-        rows.append((short(name), *(score_of(side.attempts).area.text() for _ in together), *cells))
+        whole = score_of(side.attempts).area.text() if len(found) == len(families) else None
+        rows.append((short(name), *(whole for _ in together), *cells))
     return Table(headings=("", *together, *map(short, families)), rows=tuple(rows))
 
 
