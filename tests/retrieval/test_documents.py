@@ -81,6 +81,34 @@ def test_a_page_gives_its_title_and_visible_text(tmp_path: Path):
     assert (short.title, "Rain." in short.text) == ("Bergen", True)
 
 
+def test_of_a_page_all_text_is_kept_but_marked_menus_and_footers(tmp_path: Path):
+    pytest.importorskip("trafilatura", exc_type=ImportError)
+    (tmp_path / "mill.html").write_text(
+        "<html><head><title>Mill</title><style>p {}</style></head><body><nav><a>Home</a></nav>"
+        "<div role='navigation'>Next</div><h1>Mill</h1><p>All of <b>milli</b>metres,<br>as said.</p>"
+        "<dl><dt>grind(<em>grain</em>)</dt><dd>Grinds.</dd></dl><ul><li><a href='x'>Keeper 4</a></li></ul>"
+        "<table><tr><th>Built</th><td>1823</td></tr><tr><th>Lost</th><td></td></tr></table>"
+        "<aside>A note.</aside><pre>a = 1\nb = 2</pre><script>x</script><!-- no --><footer>Imprint</footer>"
+    )
+    (page,) = read_documents(tmp_path).passages
+    assert page.text == (
+        "Mill All of millimetres, as said. grind(grain) Grinds. Keeper 4 Built | 1823 Lost A note. a = 1 b = 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "declares"),
+    [("iso-8859-2",) * 2, ("utf-8",) * 2, ("utf-8", "iso-8859-2"), ("utf-16",) * 2, ("utf-8-sig", "")],
+)
+def test_a_file_of_html_is_read_in_the_encoding_that_it_declares_unless_it_is_utf_8(
+    tmp_path: Path, saved: str, declares: str
+):
+    pytest.importorskip("trafilatura", exc_type=ImportError)
+    page = f"<html><head><meta charset='{declares}'></head><body><h1>Łódź</h1><p>Leży w środkowej Polsce.</p>"
+    (tmp_path / "a.html").write_bytes(page.encode(saved))
+    assert read_documents(tmp_path).passages == (Passage("a.html#1", "Łódź", "Łódź Leży w środkowej Polsce."),)
+
+
 def test_a_fragment_of_html_is_read_in_a_file_of_html_and_a_text_without_tags_is_none(tmp_path: Path):
     pytest.importorskip("trafilatura")
     (tmp_path / "a.html").write_text("<p>The mill in Lund was rebuilt.</p>")

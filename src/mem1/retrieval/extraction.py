@@ -19,10 +19,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Literal
+
+from mem1.retrieval.web.transport import declared
 
 MEMORY_BYTES = 2 << 30
 """Address space of a process, including its libraries."""
@@ -30,11 +32,11 @@ _AT_A_TIME = 2
 """Largest number of processes."""
 _LONGEST_TEXT = 50_000_000
 """Most characters of one document."""
-_TAG = re.compile(rb"<[a-zA-Z][^<>]*>")
+_TAG = re.compile(r"<[a-zA-Z][^<>]*>")
 _LIBRARIES = ("trafilatura", "pypdf")
 
 Kind = Literal["html", "page", "pdf"]
-"""html: a file; page: from the open web, as UTF-8, to be read without its menus."""
+"""html: a file, of which all is kept but marked menus; page: from the open web, as UTF-8, to be read without any."""
 
 
 class Unreadable(Exception):
@@ -190,15 +192,59 @@ def _answered(kind: str, content: bytes) -> dict[str, Any]:
 def _html(content: bytes) -> tuple[str | None, str]:
     import trafilatura
 
-    tree = trafilatura.load_html(content)
-    if tree is None and _TAG.search(content):  # a fragment of one element, which the library takes for no HTML
-        content = b"<html><body>" + content + b"</body></html>"
-        tree = trafilatura.load_html(content)
+    html = _decoded(content)
+    tree = trafilatura.load_html(html)
+    if tree is None and _TAG.search(html):  # a fragment of one element, which the library takes for no HTML
+        tree = trafilatura.load_html(f"<html><body>{html}</body></html>")
     if tree is None:
         raise Unreadable("not HTML")
     title = tree.findtext(".//title") or next((h.text_content() for h in tree.iter("h1", "h2")), None)
-    text = trafilatura.extract(tree, include_comments=False)
-    return title, text or trafilatura.html2txt(content)
+    blocks = (" ".join(block.split()).strip(" |") for block in "".join(_visible(tree)).split(_BREAK))
+    return title, _BREAK.join(filter(None, blocks))
+
+
+def _decoded(content: bytes) -> str:
+    """The text of a file: as UTF-8 where it is that, as a page that was saved anew often declares what it was before;
+    else as it declares, else by a guess."""
+    from trafilatura.utils import decode_file
+
+    with suppress(UnicodeDecodeError):
+        text = content.decode("utf-8-sig")
+        if not content.isascii():  # which other encodings are, too
+            return text
+    text = declared(content)
+    return decode_file(content) if text is None else text
+
+
+def _visible(tree: Any) -> Iterator[str]:
+    """The text of a page in its order, without what HTML itself marks as a menu or a footer.
+
+    All else stays, lists of links and definitions too: an index has no other copy of it.
+    """
+    waiting: list[Any] = [tree]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item.tag, str) and item.tag not in _UNSEEN and item.get("role") not in _ROLES_UNSEEN:
+            before, after = ("", _BEHIND[item.tag]) if item.tag in _BEHIND else (_BREAK, _BREAK)
+            waiting.append(after)
+            for child in reversed(item):
+                waiting += [_BLANKS.sub(" ", child.tail or ""), child]
+            waiting += [_BLANKS.sub(" ", item.text or ""), before]
+
+
+_UNSEEN = frozenset({"head", "title", "script", "style", "template", "noscript", "nav", "footer"})
+_ROLES_UNSEEN = frozenset({"navigation", "contentinfo"})
+_INLINE = (
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i ins kbd label mark meter output progress q rb rp rt "
+    "ruby s samp small span strike strong sub sup time tt u var wbr"
+)
+_BEHIND = {**dict.fromkeys(_INLINE.split(), ""), **dict.fromkeys(("br", "img", "input", "option"), " ")}
+_BEHIND |= {"td": " | ", "th": " | "}
+"""What separates an element from the next one where that is no empty line."""
+_BREAK = "\n\n"
+_BLANKS = re.compile(r"\s+")
 
 
 def _page(content: bytes) -> tuple[str | None, str]:

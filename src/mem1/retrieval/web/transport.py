@@ -90,23 +90,31 @@ def _has_header(body: bytes, name: str) -> bool:
 def decode(body: bytes, content_type: str) -> str:
     """The text of a body; bytes that are invalid in its encoding become U+FFFD. Never raises.
 
-    The encoding comes from a byte order mark, else the header, else the page's own <meta>, else it is UTF-8 where all
-    bytes are valid, else Windows-1252.
+    The encoding is the one `declared`, else UTF-8 where all bytes are valid, else Windows-1252.
     """
-    for mark, encoding in _MARKS:
-        if body.startswith(mark):
-            return body[len(mark) :].decode(encoding, errors="replace")
-    declared = _HEADER.search(content_type)
-    meta = _META.search(body[:_META_WITHIN])
-    if declared and (encoding := _encoding(declared[1])):
-        return body.decode(encoding, errors="replace")
-    if meta and (encoding := _encoding(meta[1].decode("ascii", errors="replace"))):
-        # who could read the declaration byte by byte does not read UTF-16
-        return body.decode("utf-8" if encoding.startswith("utf-16") else encoding, errors="replace")
+    text = declared(body, content_type)
+    if text is not None:
+        return text
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:
         return body.decode("cp1252", errors="replace")
+
+
+def declared(body: bytes, content_type: str = "") -> str | None:
+    """The text of a body by a byte order mark, else the header, else the page's own <meta>; None: none names an
+    encoding that is known. Bytes that are invalid in it become U+FFFD."""
+    for mark, encoding in _MARKS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(encoding, errors="replace")
+    header = _HEADER.search(content_type)
+    meta = _META.search(body[:_META_WITHIN])
+    if header and (encoding := _encoding(header[1])):
+        return body.decode(encoding, errors="replace")
+    if meta and (encoding := _encoding(meta[1].decode("ascii", errors="replace"))):
+        # who could read the declaration byte by byte does not read UTF-16
+        return body.decode("utf-8" if encoding.startswith("utf-16") else encoding, errors="replace")
+    return None
 
 
 def _encoding(label: str) -> str | None:
