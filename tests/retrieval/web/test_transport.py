@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
+import httpcore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sites import Site, content, cut, dripping, redirect, silent_after, site, status
 
+from mem1.retrieval.web import transport
 from mem1.retrieval.web.pages import Fetched, Fetcher, FetchLimits
 from mem1.retrieval.web.transport import decode, decompress
 from mem1.retrieval.web.urls import FetchFailed, Why, check_ip, check_public, parse_address
@@ -314,6 +318,26 @@ def test_the_connection_goes_to_what_was_resolved_and_the_header_names_the_host(
     fetcher = Fetcher(resolve=lambda host: ["::1", "127.0.0.1"], allow_loopback=True)  # nothing listens on ::1
     assert fetcher.fetch(f"http://shop.example:{local.port}/").text == "here"
     assert local.asked[0][2]["Host"] == f"shop.example:{local.port}"
+
+
+def test_a_silent_address_leaves_the_others_their_share_of_the_time():
+    waited: list[tuple[str, int]] = []
+
+    class Silent(httpcore.SyncBackend):
+        def connect_tcp(self, host: str, port: int, timeout: float | None = None, *others: Any, **more: Any) -> Any:
+            assert timeout is not None
+            waited.append((host, round(timeout / 100)))
+            if host != "10.0.0.3":
+                raise httpcore.ConnectTimeout
+            return httpcore.MockStream([])
+
+    network = transport._Network(lambda host: ["10.0.0.1", "10.0.0.2", "10.0.0.3"], time.monotonic() + 1200)
+    network._sockets = Silent()
+    network.connect_tcp("shop.example", 80)
+    assert waited == [("10.0.0.1", 4), ("10.0.0.2", 6), ("10.0.0.3", 12)]
+    network._resolve = lambda host: ["10.0.0.1"]
+    with pytest.raises(httpcore.ConnectTimeout):
+        network.connect_tcp("shop.example", 80)
 
 
 def test_over_tls_the_server_must_prove_the_name_of_the_host():

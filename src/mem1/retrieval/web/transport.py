@@ -243,11 +243,13 @@ class _Network(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         failed: Exception = FetchFailed(Why.NETWORK, f"the host {host} has no address")
-        for address in self._resolve(host):
+        addresses = self._resolve(host)
+        for untried, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
             try:
-                left = _left(self._deadline, httpcore.ConnectTimeout)
-                return _Stream(self._sockets.connect_tcp(address, port, left, local_address), self._deadline)
-            except httpcore.ConnectError as error:
+                # a silent address leaves the others their share of the time
+                share = _left(self._deadline, httpcore.ConnectTimeout) / untried
+                return _Stream(self._sockets.connect_tcp(address, port, share, local_address), self._deadline)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failed = error
         raise failed
 
