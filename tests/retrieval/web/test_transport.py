@@ -46,6 +46,10 @@ def refused(text: str) -> Why:
         ("https://[2606:4700:4700::1111]/", "https://[2606:4700:4700::1111]/"),
         ("http://en.wikipedia.org/wiki/Oslo_(town)", "http://en.wikipedia.org/wiki/Oslo_(town)"),
         ('http://example.org/<a>"b"', "http://example.org/%3Ca%3E%22b%22"),
+        ("http://example.org/a/../private/./b", "http://example.org/private/b"),
+        ("http://example.org/../a/b/%2e%2E", "http://example.org/a/"),
+        ("http://example.org//a/.?b=../c", "http://example.org//a/?b=../c"),
+        ("http://example.org/a/.../..b/", "http://example.org/a/.../..b/"),
     ],
 )
 def test_an_address_has_one_spelling(text: str, written: str):

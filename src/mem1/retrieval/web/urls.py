@@ -128,7 +128,7 @@ def parse_address(text: str) -> Address:
     if "@" in parts.netloc:
         raise FetchFailed(Why.CREDENTIALS, "an address with a user name or password in it is not opened")
     host = parts.hostname or ""
-    target = quote(parts.path or "/", safe="%/:=&~+!$,;'@()*[]-._")
+    target = _without_dots(quote(parts.path or "/", safe="%/:=&~+!$,;'@()*[]-._"))
     if parts.query:
         target += "?" + quote(parts.query, safe="%/:=&?~+!$,;'@()*[]-._")
     return Address(
@@ -137,6 +137,23 @@ def parse_address(text: str) -> Address:
         port=_PORTS[parts.scheme] if given_port is None else given_port,
         target=target,
     )
+
+
+def _without_dots(path: str) -> str:
+    """The path without the segments "." and "..", also as "%2e", which servers resolve and robots.txt does not (RFC
+    3986, 5.2.4)."""
+    kept: list[str] = []
+    _, *segments = path.split("/")
+    for number, segment in enumerate(segments, start=1):
+        dots = segment.lower().replace("%2e", ".")
+        if dots not in (".", ".."):
+            kept.append(segment)
+            continue
+        if dots == "..":
+            del kept[-1:]
+        if number == len(segments):
+            kept.append("")
+    return f"/{'/'.join(kept)}"
 
 
 def check_public(address: Address, *, ports: Collection[int] = (80, 443), allow_loopback: bool = False) -> None:
