@@ -333,6 +333,17 @@ def test_a_process_that_needs_too_much_memory_is_replaced(monkeypatch: pytest.Mo
     assert extract("pdf", GOOD, seconds=60)[1] == "The mill was built in 1823.\n"
 
 
+@needs_readers
+def test_a_script_called_like_a_module_is_not_run_by_its_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("html", "pypdf"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "html.py"), raising=False)
+    monkeypatch.setattr("mem1.retrieval.extraction._idle", [])
+    assert extract("html", b"<p>Read <b>me</b>.", seconds=60) == ("", "Read me.")
+    assert not os.path.exists(tmp_path / "run")
+
+
 def test_a_file_of_six_gigabytes_is_skipped_at_once_and_named(tmp_path: Path):
     for ending in ("txt", "md", "html", "pdf"):
         with open(tmp_path / f"large.{ending}", "wb") as file:

@@ -74,8 +74,10 @@ class _Process:
     """A child process that runs `serve`."""
 
     def __init__(self) -> None:
-        # not -m, which would import modules from the current folder, possibly that of the documents
-        path = [folder for folder in sys.path if folder]
+        # not -m, which would import modules from the current folder, possibly that of the documents; the folder of a
+        # script comes last, or one called html.py would be imported, which reads documents in a process, which ...
+        script = os.path.dirname(os.path.abspath(getattr(sys.modules["__main__"], "__file__", None) or ""))
+        path = sorted(filter(None, sys.path), key=lambda folder: os.path.abspath(folder) == script)
         code = f"import sys; sys.path[:] = {path!r}; from mem1.retrieval.extraction import serve; serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, str(MEMORY_BYTES)],
