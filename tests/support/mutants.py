@@ -319,7 +319,7 @@ def pays_every_answer(
     return Scores(em=right, f1=right)
 
 
-def needs_every_answer(_right: Broken, answer: str, labels: Sequence[int], _golds: Any = ()) -> list[str]:
+def needs_every_answer(_right: Broken, answer: str, labels: Sequence[int], _golds: Any = (), **_: Any) -> list[str]:
     pieces = answer.split(";")
     return [pieces[i].strip() for i in range(len(labels))]
 
