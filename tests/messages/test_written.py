@@ -91,6 +91,8 @@ def test_backticks_of_a_note_are_its_own():
     assert kept_of("run `make test` now", about("run `make test` now")) == "run `make test` now"
     assert kept_of("run ```make test``` now", about("run make test now")) == "run `make test` now"
     assert kept_of("run ``make test`` or ```", about("run make test or")) == "run make test or"
+    line = 'ticks: re.compile("`{2,}")'
+    assert kept_of(line, about(line)) == "", "without the one inside it, the word stands nowhere"
 
 
 def test_a_writer_sees_what_a_policy_trained_under_a_notebook_sees():

@@ -101,7 +101,8 @@ def kept_of(line: str, source: Source) -> str:
     note = verified(line.rstrip().removesuffix(LASTING), source) or ""
     note = _TICKS.sub("`", note)
     if note.count("`") % 2:  # nothing of one line may hide what stands in another
-        note = " ".join(note.replace("`", "").split())
+        whole = " ".join(note.replace("`", "").split())
+        note = whole if verified(whole, source) == whole else ""  # one inside a word was a part of it
     plain = note.replace("`", "")
     if not plain or has_marks(plain) or state_in(plain, form_of("chat"))[0] != plain:
         return ""
