@@ -15,7 +15,7 @@ from mem1.engines.local import LocalEngine
 from mem1.policy.tiny_model import new_model
 from mem1.recipe.model import TinyModel
 
-A_LAYER, BESIDES = 38, 32
+A_LAYER, BESIDES = 38, 50
 """Most kernels of a layer, and of a step without its layers."""
 NO_KERNELS = {"aten.promote_types", "aten.detach_"}
 """Operations without a tensor's values, besides views."""

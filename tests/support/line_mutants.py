@@ -1168,7 +1168,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("policy.select(turns[: covered + 1]).kept", "()"),
         ("            due, kept = True, whole", "            due = True"),
         ("            due, kept = True, whole", "            kept = whole"),
-        (" and NOTE not in policy.asks:", ":"),
+        (" and NOTE not in policy.asks", ""),
         ("Retention.ARCHIVED if RECALL in policy.asks else Retention.MASKED", "Retention.ARCHIVED"),
         ("turn.notes[position] for position in one.only_notes", "note for note in turn.notes"),
         ("        elif not one.result:\n", "        elif False:\n"),

@@ -170,19 +170,19 @@ def drawn(logprobs_nV: Tensor, noise_n: Tensor) -> Tensor:
     probs_nV = logprobs_nV.exp()
     runs_nrw = F.pad(probs_nV, (0, -probs_nV.shape[1] % _RUN)).unflatten(1, (-1, _RUN))
     sums_nr = runs_nrw.sum(-1, dtype=torch.float64)
-    run_n, left_n = _passed(sums_nr, noise_n * sums_nr.sum(-1))
-    chosen_nw = runs_nrw.gather(1, run_n[:, None, None].expand(-1, 1, _RUN))[:, 0]
-    return run_n * _RUN + _passed(chosen_nw.double(), left_n)[0]
+    up_to_nr = sums_nr.cumsum(-1)
+    threshold_n = noise_n * up_to_nr[:, -1]
+    run_n1 = _passed(up_to_nr, threshold_n)
+    left_n = threshold_n - (up_to_nr - sums_nr).gather(1, run_n1)[:, 0]
+    chosen_nw = runs_nrw.gather(1, run_n1[:, :, None].expand(-1, 1, _RUN))[:, 0]
+    return (run_n1 * _RUN + _passed(chosen_nw.double().cumsum(-1), left_n))[:, 0]
 
 
-def _passed(weights_nk: Tensor, threshold_n: Tensor) -> tuple[Tensor, Tensor]:
-    """(place at which the cumulated weights pass the threshold, what is left of the threshold there), each (n,)."""
-    cumulated_nk = weights_nk.cumsum(-1)
+def _passed(cumulated_nk: Tensor, threshold_n: Tensor) -> Tensor:
+    """The places (n, 1) at which these sums pass the threshold, rounded as it may be."""
     total_n = cumulated_nk[:, -1]
-    within_n = torch.minimum(threshold_n, torch.nextafter(total_n, torch.zeros_like(total_n)))  # sums are rounded
-    place_n1 = torch.searchsorted(cumulated_nk, within_n[:, None], right=True)
-    before_n = (cumulated_nk - weights_nk).gather(1, place_n1)[:, 0]
-    return place_n1[:, 0], within_n - before_n
+    within_n = torch.minimum(threshold_n, torch.nextafter(total_n, torch.zeros_like(total_n)))
+    return torch.searchsorted(cumulated_nk, within_n[:, None], right=True)
 
 
 _RUN = 256
