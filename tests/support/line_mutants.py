@@ -1250,7 +1250,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            spare -= 1\n", ""),
         ("lines[-number:] if oldest_first else lines[:number]", "lines[:number]"),
         ("lines[-number:] if oldest_first else lines[:number]", "lines[-number:]"),
-        ("text = kept(max(1, most))", "text = kept(max(1, most - 1))"),
+        ("start_within(kept(max(1, most))", "start_within(kept(max(1, most - 1))"),
     ),
     ("messages/assembly.py", ("messages/test_bounds.py",)): (
         (

@@ -219,6 +219,13 @@ def without_images(content: Content, keep: int, handle: str, bounds: Bounds, tex
     return left
 
 
+def start_within(text: str, tokens: int, count: Callable[[str], int]) -> str:
+    """The beginning of a text, at most so many tokens by this count; the same object where that is all of it."""
+    while (found := count(text)) > tokens:
+        text = text[: min(len(text) - 1, len(text) * tokens // found)]
+    return text
+
+
 def cut_state(state: str, bounds: Bounds, limit: int | None = None, *, oldest_first: bool = False) -> str:
     """The state within its bound, or `limit` tokens if that is less: whole lines go, from the beginning or the end; of
     a single line, its end."""
@@ -231,10 +238,7 @@ def cut_state(state: str, bounds: Bounds, limit: int | None = None, *, oldest_fi
         return "\n".join(lines[-number:] if oldest_first else lines[:number])
 
     most = bisect(range(1, len(lines)), limit, key=lambda number: bounds.count(kept(number)))
-    text = kept(max(1, most))
-    while bounds.count(text) > limit:
-        text = text[: min(len(text) - 1, len(text) * limit // bounds.count(text))]
-    return text
+    return start_within(kept(max(1, most)), limit, bounds.count)
 
 
 def tokens_of(messages: Sequence[Message], count: Callable[[str], int] = estimated) -> int:

@@ -395,7 +395,7 @@ class Memory:
 
     def _sizes(self, conversation: Transcript, beside: int | None, known: Known) -> Sizes:
         sizes = measured(conversation, self.form, self.bounds)
-        sizes = replace(sizes, prompt=sizes.prompt + (known.beside if beside is None else beside))
+        sizes = replace(sizes, prompt=sizes.prompt + known.sent_with(beside))
         return Sizes(**{name: size * known.scale for name, size in asdict(sizes).items()})
 
     def _answered(self, now: Underway, reply: Any) -> Underway:
@@ -475,7 +475,7 @@ class Memory:
         if self._on_event is None and self._events is None:
             return
         found, known = now.found, now.known
-        count, beside = remembering(self.bounds.count), known.beside if now.beside is None else now.beside
+        count, beside = remembering(self.bounds.count), known.sent_with(now.beside)
         same = common_tokens(self._shown_before(now), found.messages, count)
 
         def tokens(estimate: int) -> int:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mem1.memory.selection import STATE, MemoryPolicy, Selection, keep
-from mem1.messages.bounds import Bounds, tokens_of
+from mem1.messages.bounds import Bounds, start_within, tokens_of
 from mem1.messages.transcript import Exchange, Form, Part, said, texts
 from mem1.messages.wholes import CUT
 from mem1.protocol import NOTE, RECALL, SUMMARY, blocks
@@ -144,9 +144,7 @@ class Seen:
         return tuple([self._fitted(note, max(_LONG, self.bounds.state // 2)) for note in _notes_of(self.exchange)])
 
     def _fitted(self, note: str, most: int) -> str:
-        start, count = note, self.bounds.count
-        while (tokens := count(start)) > most:
-            start = start[: min(len(start) - 1, len(start) * most // tokens)]
+        start = start_within(note, most, self.bounds.count)
         return note if start is note else f"{start.rpartition(' ')[0] or start} {CUT}"
 
     @property

@@ -45,6 +45,10 @@ class Known:
     beside: int = 0
     """Tokens of the last prompt that the estimate of its messages missed: tools, above all."""
 
+    def sent_with(self, beside: int | None) -> int:
+        """Tokens that are sent with messages, as the caller says, or else as they were missed."""
+        return self.beside if beside is None else beside
+
 
 class Latest(OrderedDict[str, T]):
     """A mapping that keeps the entries used last."""
