@@ -95,6 +95,13 @@ def new(contexts: Contexts, shared: Sequence[int]) -> int:
     return sum(len(context) - same for context, same in zip(contexts, shared, strict=True))
 
 
+@pytest.fixture
+def nothing_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass computes one token of each row that decodes (`tests/engines/test_lookahead.py` is about guesses)."""
+    monkeypatch.setattr("mem1.engines.local.guesses_each", lambda rows, kind: 0)
+
+
+@pytest.mark.usefixtures("nothing_guessed")
 class TestInASession:
     @pytest.mark.parametrize(
         ("second", "computed"),
@@ -211,6 +218,7 @@ class TestWhileOthersGoOn:
         for found, wanted in zip(attempts.completions, alone(attempts), strict=True):
             assert_alike(found, wanted)
 
+    @pytest.mark.usefixtures("nothing_guessed")
     def test_a_reply_joins_at_the_next_step_and_only_what_is_new_is_computed(self):
         with counted(MODEL) as tokens:
             Turns(PROMPTS[:2], turns=[2, 1]).run(local())
@@ -226,6 +234,7 @@ class TestWhileOthersGoOn:
             local().stream([request], follow, sampling=Sampling())
         assert tokens == [len(FIRST[0]), *[1] * 7, len(REWRITTEN[0]) - len(PROMPTS[0]), *[1] * 7]
 
+    @pytest.mark.usefixtures("nothing_guessed")
     def test_attempts_at_one_task_compute_their_prompt_once_whether_they_begin_together_or_later(self):
         contexts = [PROMPTS[0]] * 3
         wanted = [

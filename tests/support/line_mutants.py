@@ -289,6 +289,17 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("keep=self.keep or bool(left))", "keep=self.keep)"),
         ("request.key not in free)", "request.key in free)"),
     ),
+    ("engines/rows.py", ("engines/test_lookahead.py",)): (
+        ("len(row.ids) - 1 + after, place)", "len(row.ids) - 1, place)"),
+        ("start + min(after, last - 1)", "start"),
+        ("range(row * self.widest, row * self.widest + last)", "range(row * self.widest, row * self.widest + 1)"),
+    ),
+    ("engines/local.py", ("engines/test_lookahead.py",)): (
+        ("            row.held += 1\n", ""),
+        ("if guesses[number : number + 1] != [token]:", "if number >= len(guesses):"),
+        ("len(row.tokens) - 1\n", "len(row.tokens)\n"),
+        ("if self.engine.steering is not None:  #", "if False:  #"),
+    ),
     ("engines/workers.py", ("engines/test_rows.py",)): (("if process[r.key] == number] for", "if number == 0] for"),),
     ("algorithms/channels.py", ("algorithms/test_channel_rewards.py",)): (
         ("+= channel.weight * reward", "+= reward"),

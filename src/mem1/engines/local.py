@@ -4,9 +4,10 @@
     step 2   a1 b1 b1 b1         a context joins as soon as there is room for it
     step 3   b1 b1 c2 c2         the reply to an attempt that has ended its turn; c2 begins like its row of the last
 
-The random number of a token depends only on its context's seed and its place in the completion, not on what else is
-sampled. Tokens are drawn from the whole softmax at the sampling temperature; top-p or top-k would make the importance
-ratios of training wrong.
+Where rows are few, a step also computes guesses at what comes next, and takes rows as far as those are right
+(`mem1.engines.lookahead`). The random number of a token depends only on its context's seed and its place in the
+completion, not on what else is sampled. Tokens are drawn from the whole softmax at the sampling temperature; top-p or
+top-k would make the importance ratios of training wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from transformers import PreTrainedModel
 from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals, keep_freed_memory, with_float64
+from mem1.engines.lookahead import Lookahead, guesses_each
 from mem1.engines.rows import KeptRows, Row, Rows, check_rows
 
 Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
@@ -199,6 +202,7 @@ class _Sampled(Row):
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stopped: bool = False
+    lookahead: Lookahead = field(default_factory=Lookahead)
 
     def finished(self) -> tuple[Request, Completion]:
         return self.request, Completion(
@@ -231,10 +235,11 @@ class Batch:
     @torch.inference_mode()
     @flushed_denormals()
     def step(self) -> Finished:
-        """Sample one token for each row, after those that wait have joined, and return what has ended."""
+        """Sample a token for each row, or several, after those that wait have joined, and return what has ended."""
         if self.engine.interrupted:
             return self._broken_off()
         self._join()
+        self._guess()
         return self._sample(self.rows.logits())
 
     @torch.inference_mode()
@@ -281,33 +286,53 @@ class Batch:
             row = _Sampled(ids=list(request.context), request=request, noise=numbers)
             self.rows.add(row, instead_of=free.get(request.key))
 
-    def _sample(self, logits_nV: Tensor) -> Finished:
-        """One token for each row; returns what has ended."""
-        device, rows = logits_nV.device, self.rows.live
+    def _guess(self) -> None:
+        if self.engine.steering is not None:  # what it makes of a place depends on the tokens before
+            return
+        rows = self.rows.live
+        most = guesses_each(len(rows), self.engine.model.device.type)
+        for row in rows:
+            left = row.request.max_tokens - len(row.tokens) - 1
+            row.guesses = row.lookahead.guess(row.ids, min(most, left))
+
+    def _sample(self, logits_NV: Tensor) -> Finished:
+        """A token for each row, and those after guesses that were right; returns what has ended."""
+        device, rows = logits_NV.device, self.rows.live
         wide = with_float64(device)
-        logprobs_nV = torch.log_softmax(logits_nV / (self.temperature or 1.0), dim=-1)
+        logprobs_NV = torch.log_softmax(logits_NV / (self.temperature or 1.0), dim=-1)
         if self.temperature == 0:
-            tokens_n = logprobs_nV.argmax(dim=-1)
+            tokens_N = logprobs_NV.argmax(dim=-1)
         else:
-            noise = torch.tensor([row.noise[len(row.tokens)] for row in rows], dtype=torch.float64)
-            tokens_n = drawn(logprobs_nV.to(wide), noise.to(wide, non_blocking=True)).to(device)
+            places = ((row, len(row.tokens)) for row in rows)
+            numbers = [x for row, at in places for x in row.noise[at : at + 1 + len(row.guesses)]]
+            noise_N = torch.tensor(numbers, dtype=torch.float64)
+            tokens_N = drawn(logprobs_NV.to(wide), noise_N.to(wide, non_blocking=True)).to(device)
         if self.engine.steering is not None:
             steered = [
                 self.engine.steering(row.request.context, row.tokens, drawn, row.request.max_tokens)
-                for row, drawn in zip(rows, tokens_n.tolist(), strict=True)
+                for row, drawn in zip(rows, tokens_N.tolist(), strict=True)
             ]
-            tokens_n = torch.tensor(steered).to(device, non_blocking=True)
-        chosen_n = logprobs_nV.gather(1, tokens_n[:, None])[:, 0]
+            tokens_N = torch.tensor(steered).to(device, non_blocking=True)
+        chosen_N = logprobs_NV.gather(1, tokens_N[:, None])[:, 0]
         # the only wait for a GPU: both at once, and exactly, as fp64 holds every id
-        tokens, chosen = torch.stack([x.to(wide).double() for x in (tokens_n, chosen_n)]).tolist()
-        finished: Finished = []
-        for row, token, logprob in zip(rows, map(int, tokens), chosen, strict=True):
+        tokens, chosen = torch.stack([x.to(wide).double() for x in (tokens_N, chosen_N)]).tolist()
+        drawn_N = zip(map(int, tokens), chosen, strict=True)
+        ended = [row for row in rows if self._take(row, list(islice(drawn_N, 1 + len(row.guesses))))]
+        self.ended.update((row.request.key, row) for row in ended)
+        return [row.finished() for row in ended]
+
+    def _take(self, row: _Sampled, drawn: Sequence[tuple[int, float]]) -> bool:
+        """The tokens drawn after a row's last one and after its guesses, up to the first that was not guessed; whether
+        the row ends with one."""
+        guesses, row.guesses = row.guesses, []
+        for number, (token, logprob) in enumerate(drawn):
             row.tokens.append(token)
             row.logprobs.append(logprob)
             row.stopped = self.engine.stops(token, row.tokens)
             if row.stopped or len(row.tokens) >= row.request.max_tokens:
-                self.ended[row.request.key] = row
-                finished.append(row.finished())
-            else:
-                row.ids.append(token)
-        return finished
+                return True
+            row.ids.append(token)
+            if guesses[number : number + 1] != [token]:
+                return False
+            row.held += 1
+        return False

@@ -10,20 +10,21 @@ the last. One forward pass takes the model from what is held of every row to its
     last token of row 0, of row 1, of row 2,   what is new in row 0 before its last token,   the same of row 2
 
 The last tokens attend together, by one product with the plain view `[:n, :, :longest]` of a slab: rows that decode have
-nothing else, and so a step of n of them gathers nothing. Other new tokens attend row by row. A key is computed once for
+nothing else, and so a step of n of them gathers nothing. Guesses at what comes next (`mem1.engines.lookahead`) stand
+after their row's last token and attend with it. Other new tokens attend row by row. A key is computed once for
 all rows with equal first tokens: a new context takes over the longest equal beginning from the row of its own last
 context, another live row, or a row that was kept (`Kept`). Its tokens are at the same positions there and see the same
 tokens before them.
 
-Letters: n live rows, T tokens of a pass, H key-value heads, G queries per key-value head, C room of a row in tokens,
-L longest row, D head size.
+Letters: n live rows, T tokens of a pass, N last tokens with guesses, K most of a row, H key-value heads, G queries per
+key-value head, C room of a row in tokens, L longest row, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
@@ -51,6 +52,8 @@ class Row:
     ids: list[int]
     held: int = 0
     """Number of first tokens whose keys and values are in the slabs."""
+    guesses: list[int] = field(default_factory=list)
+    """Tokens that may come next, for the next pass."""
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -173,15 +176,19 @@ class Rows(Generic[AnyRow]):
             self.live[place] = last
 
     def logits(self) -> Tensor:
-        """Of each live row's last token, (n, V); afterwards all of a row is held."""
-        self.reserve(len(self.live), max(len(row.ids) for row in self.live))
+        """Of each live row's last token and guesses after it, (N, V); afterwards all of a row is held.
+
+        The keys of guesses stand after those of their row. Who appends a guess to its row, as it was right, adds it to
+        what is held; others are overwritten.
+        """
+        self.reserve(len(self.live), max(len(row.ids) + len(row.guesses) for row in self.live))
         step = self._step()
         with _attention(self.model):
             output = self.model(
                 input_ids=step.flat_3T[:1],
                 position_ids=step.flat_3T[1:2],
                 use_cache=False,
-                logits_to_keep=slice(0, len(self.live)),
+                logits_to_keep=slice(0, sum(step.lasts)),
                 row_step=step,
             )
         if len(self.slabs) != self.model.config.get_text_config().num_hidden_layers:
@@ -192,7 +199,11 @@ class Rows(Generic[AnyRow]):
         return output.logits[0].float()
 
     def _step(self) -> Step:
-        flat = [(row.ids[-1], len(row.ids) - 1, place) for place, row in enumerate(self.live)]
+        flat = [
+            (token, len(row.ids) - 1 + after, place)
+            for place, row in enumerate(self.live)
+            for after, token in enumerate((row.ids[-1], *row.guesses))
+        ]
         bodies: list[Body] = []
         for place, row in enumerate(self.live):
             for start in range(row.held, len(row.ids) - 1, _BLOCK):
@@ -201,9 +212,9 @@ class Rows(Generic[AnyRow]):
                 flat += zip(row.ids[start:stop], range(start, stop), [place] * (stop - start), strict=True)
         flat_T3 = torch.tensor(flat).to(self.model.device, non_blocking=True)
         shared = [(self.live.index(a), self.live.index(b), length) for a, b, length in self._shared]
-        return Step(
-            self, flat_T3.T.contiguous(), len(self.live), max(len(row.ids) for row in self.live), bodies, shared
-        )
+        lasts = [1 + len(row.guesses) for row in self.live]
+        longest = max(len(row.ids) + len(row.guesses) for row in self.live)
+        return Step(self, flat_T3.T.contiguous(), lasts, longest, bodies, shared)
 
     def slab(self, number: int, keys_1HTD: Tensor, values_1HTD: Tensor) -> Slab:
         """Keys and values of a layer that makes such ones."""
@@ -249,21 +260,24 @@ class Step:
         self,
         rows: Rows[Any],
         flat_3T: Tensor,
-        count: int,
+        lasts: Sequence[int],
         longest: int,
         bodies: Sequence[Body],
         shared: Sequence[tuple[int, int, int]],
     ) -> None:
-        """flat_3T: token, position and place of each; count: n; longest: L; shared: places from and to, tokens."""
-        self.rows, self.flat_3T, self.count, self.longest = rows, flat_3T, count, longest
+        """flat_3T: token, position and place of each; lasts: last tokens and guesses of each row, n numbers that add up
+        to N; longest: L; shared: places from and to, tokens."""
+        self.rows, self.flat_3T, self.lasts, self.longest = rows, flat_3T, lasts, longest
+        self.count, self.widest = len(lasts), max(lasts)
         self.bodies, self.shared = bodies, shared
         self._attended: set[int] = set()
         """Numbers of layers."""
         self._written: dict[int, Tensor] = {}
         """Number of key-value heads -> lines of a slab, taken as (rows * H * C, D), for each token and head."""
         self._masks: dict[tuple[int, int, torch.dtype], tuple[Tensor, ...]] = {}
-        """By heads and precision; 0 where a query sees a key, else -inf: for last tokens (n * H, 1, L), for each body
-        (G * its tokens, its keys)."""
+        """By heads and precision; 0 where a query sees a key, else -inf: for last tokens (n * H, 1 or K * G, L), for
+        each body (G * its tokens, its keys)."""
+        self._spread, self._back = self._grid() if self.widest > 1 else (None, None)
 
     def attend(
         self, number: int, q_1QTD: Tensor, k_1HTD: Tensor, v_1HTD: Tensor, scaling: float, softcap: float | None
@@ -285,14 +299,34 @@ class Step:
         masks = self._visible(heads, group, q_1QTD.dtype)
         n, q_TQD = self.count, q_1QTD[0].transpose(0, 1)
         k_LD, v_LD = (slab[:n, :, : self.longest].flatten(0, 1) for slab in (keys, values))
-        last = _products(q_TQD[:n].reshape(n * heads, group, -1), k_LD, v_LD, masks[0], scaling, softcap)
-        parts = [last.view(n, heads * group, -1)]
+        if self._spread is None or self._back is None:
+            last = _products(q_TQD[:n].reshape(n * heads, group, -1), k_LD, v_LD, masks[0], scaling, softcap)
+            parts = [last.view(n, heads * group, -1)]
+        else:
+            q_nKHGD = q_TQD[self._spread].view(n, self.widest, heads, group, -1)
+            q_nHkD = q_nKHGD.transpose(1, 2).reshape(n * heads, self.widest * group, -1)
+            last = _products(q_nHkD, k_LD, v_LD, masks[0], scaling, softcap)
+            out_nKHGD = last.view(n, heads, self.widest, group, -1).transpose(1, 2)
+            parts = [out_nKHGD.reshape(n * self.widest, heads * group, -1)[self._back]]
         for body, mask in zip(self.bodies, masks[1:], strict=True):
             q_HtD = q_1QTD[0, :, body.flat].reshape(heads, -1, q_TQD.shape[-1])
             k_HtD, v_HtD = (slab[body.place, :, : body.stop] for slab in (keys, values))
             out = _products(q_HtD, k_HtD, v_HtD, mask, scaling, softcap)
             parts.append(out.view(heads * group, body.stop - body.start, -1).transpose(0, 1))
         return torch.cat(parts)[None] if self.bodies else parts[0][None]
+
+    def _grid(self) -> tuple[Tensor, Tensor]:
+        """Rows of last tokens and guesses as wide as the widest: the flat token at each of the n * K places, a row's
+        last one again where it has fewer, and the places (N,) of the flat tokens."""
+        spread: list[int] = []
+        back: list[int] = []
+        start = 0
+        for row, last in enumerate(self.lasts):
+            spread += (start + min(after, last - 1) for after in range(self.widest))
+            back += range(row * self.widest, row * self.widest + last)
+            start += last
+        device = self.flat_3T.device
+        return torch.tensor(spread).to(device, non_blocking=True), torch.tensor(back).to(device, non_blocking=True)
 
     def _lines(self, heads: int) -> Tensor:
         if heads not in self._written:
@@ -306,15 +340,20 @@ class Step:
         if (heads, group, dtype) not in self._masks:
             device = self.flat_3T.device
             key_L = torch.arange(self.longest, device=device)
-            hidden_nL = key_L > self.flat_3T[1, : self.count, None]
-            last_nL = torch.zeros(hidden_nL.shape, dtype=dtype, device=device).masked_fill_(hidden_nL, -torch.inf)
+            position = self.flat_3T[1, : self.count, None]
+            if self._spread is not None:
+                position = self.flat_3T[1, self._spread].view(self.count, -1, 1).repeat_interleave(group, 1)
+            else:
+                position = position[:, None]
+            hidden_nKL = key_L > position
+            last_nKL = torch.zeros(hidden_nKL.shape, dtype=dtype, device=device).masked_fill_(hidden_nKL, -torch.inf)
             bodies = [
                 torch.full((body.stop - body.start, body.stop), -torch.inf, dtype=dtype, device=device)
                 .triu_(body.start + 1)
                 .repeat(group, 1)
                 for body in self.bodies
             ]
-            self._masks[heads, group, dtype] = last_nL.repeat_interleave(heads, 0)[:, None], *bodies
+            self._masks[heads, group, dtype] = last_nKL.repeat_interleave(heads, 0), *bodies
         return self._masks[heads, group, dtype]
 
 
