@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -17,14 +17,15 @@ import torch
 from policies import CHAT, assert_sampled_by, tiny
 from safetensors.torch import save_file
 from servers import CommandProcess, app_in_a_thread
-from transformers import PreTrainedModel
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, StableLmConfig, StableLmForCausalLM
 from worlds import CODEC
 
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.local import LocalEngine
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler, ScriptedSampler
+from mem1.engines.policy_sampler import Sampler, ScriptedSampler
 from mem1.engines.policy_server import make_app, serve
+from mem1.engines.request_queue import RequestQueue
 from mem1.engines.stand_in import stand_in, stand_in_chat
 from mem1.engines.weights import checksum, untied
 from mem1.errors import UserError
@@ -250,65 +251,47 @@ class TestWeights:
         assert served.post("/reset_prefix_cache").status_code == 200
         assert served.post("/pause?mode=keep").status_code == 422
 
-    def test_a_pause_waits_only_for_the_batch_under_way(self):
-        sampler = Sampler(tiny(), CODEC)
-        began, gate = threading.Event(), threading.Event()
-        engine = LocalEngine(sampler.model, CODEC, [])
+    def test_a_client_that_hangs_up_holds_nobody_up(self, served, monkeypatch: pytest.MonkeyPatch):
+        asked, before = threading.Event(), RequestQueue.abandon
 
-        class Gated:
-            def complete(self, *args: Any, **kwargs: Any) -> Any:
-                began.set()
-                assert gate.wait(60)
-                return engine.complete(*args, **kwargs)
-
-        sampler._engines[()] = Gated()
-        row, how = Row((5, 9), 3, 1), BatchOptions(1.0, ())
-        with ThreadPoolExecutor(3) as pool:
-            first = pool.submit(sampler.complete, [row], how)
-            assert began.wait(60)
-            paused = pool.submit(sampler.pause)
-            second = pool.submit(sampler.complete, [row], how)
-            assert not paused.done()
-            gate.set()
-            paused.result(10)
-            assert first.result(10) and not second.done()
-            sampler.resume()
-            assert second.result(10)
-
-    def test_a_batch_that_nobody_waits_for_ends_and_one_with_others_goes_on(self):
-        sampler = Sampler(tiny(), CODEC)
-        rows, how = [Row((5, 9), 450, 1), Row((5, 9), 450, 2)], BatchOptions(1.0, ())
-        sampler.abandon(rows)  # nothing is under way
-        (whole, other) = sampler.complete(rows, how)
-        steps = iter(range(10_000))
-
-        def leave(token: Any, sampled: Any) -> bool:
-            if next(steps) == 40:
-                sampler.abandon(gone)
-            return False
-
-        engine = cast(LocalEngine, sampler._engine(()))
-        engine.stops = leave  # type: ignore[method-assign]
-        gone = rows[:1]
-        assert [each.token_ids for each in sampler.complete(rows, how)] == [whole.token_ids, other.token_ids]
-        steps, gone = iter(range(10_000)), rows
-        ended = sampler.complete(rows, how)
-        assert all(each.interrupted and 0 < len(each.token_ids) < 60 for each in ended)
-        assert not sampler.complete(rows[:1], how)[0].interrupted
-
-    def test_a_client_that_hangs_up_holds_nobody_up(self, served):
-        before, asked = served.sampler.abandon, threading.Event()
-
-        def abandon(rows: Any) -> None:
-            before(rows)
+        def abandon(queue: RequestQueue, call: Any) -> None:
+            before(queue, call)
             asked.set()
 
-        served.sampler.abandon = abandon
+        monkeypatch.setattr(RequestQueue, "abandon", abandon)
         with pytest.raises(httpx.TimeoutException), httpx.Client(trust_env=False, timeout=0.3) as client:
             body = {"prompt": [[5, 9]] * 250, "max_tokens": 500, "seed": 1}
             client.post(f"{served.address}/v1/completions", json=body, headers=served.client.headers)
         assert asked.wait(30) and served.complete()["finish_reason"] == "length"
-        del served.sampler.abandon
+
+    def test_a_model_that_cannot_be_sampled_is_refused_at_once(self):
+        config = StableLmConfig(
+            vocab_size=CODEC.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2,
+        )  # fmt: skip
+        with pytest.raises(UserError, match="StableLmForCausalLM cannot be sampled in this process"):
+            Sampler(StableLmForCausalLM(config), CODEC)
+
+    def test_no_more_tokens_are_taken_than_the_model_sees_at_once(self):
+        config = MistralConfig(
+            vocab_size=CODEC.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, sliding_window=16,
+        )  # fmt: skip
+        with app_in_a_thread(make_app(Sampler(MistralForCausalLM(config), CODEC), chat=CHAT)) as address:
+            for tokens, status in (15, 200), (16, 400):
+                body = {"prompt": [5] * tokens, "max_tokens": 1}
+                assert httpx.post(f"{address}/v1/completions", json=body, trust_env=False).status_code == status
+
+    def test_what_goes_wrong_in_sampling_is_told_in_the_form_of_the_protocol(self, monkeypatch: pytest.MonkeyPatch):
+        sampler = Sampler(tiny(), CODEC)
+
+        def stream(*_: Any) -> None:
+            raise UserError("a sampling process ended")
+
+        monkeypatch.setattr(sampler, "stream", stream)
+        with app_in_a_thread(make_app(sampler, chat=CHAT)) as address:
+            answer = httpx.post(f"{address}/v1/completions", json={"prompt": [5]}, trust_env=False)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (500, "a sampling process ended")
 
     def test_a_script_takes_chat_messages_only(self):
         chat = stand_in_chat()

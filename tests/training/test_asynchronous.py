@@ -28,6 +28,7 @@ from mem1.engines.dialects import TokenIds
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine, concat
 from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.engines.request_queue import RequestQueue
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks
@@ -164,14 +165,10 @@ class TestOnAServer:
 
         inside.__class__ = Slow
         sampler._engines[()] = inside
-        done: list[Completion] = []
-        work = threading.Thread(
-            target=lambda: done.extend(sampler.complete([Row((5, 9), 400, 1)], BatchOptions(1.0, ())))
-        )
-        work.start()
+        call = RequestQueue(sampler, size=1).submit([Row((5, 9), 400, 1)], BatchOptions(1.0, ()))
         assert began.wait(60)
         sampler.pause(abort=True)
-        work.join(60)
+        done = call.results.result(60)
         assert done[0].interrupted and 0 < len(done[0].token_ids) < 400
         assert done[0].weights_versions == ((2, len(done[0].token_ids)),)
         assert not sampler._interrupt, "what comes after resume() is sampled to its end"

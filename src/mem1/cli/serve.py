@@ -81,10 +81,8 @@ def policy(
         sampler = ScriptedSampler(chat.codec, stand_in)
     else:
         on = chosen_device(invocation, device)
-        if weights_folder is not None and dtype == "bfloat16":
-            raise UserError("--weights-folder takes the weights of a training, which are float32: leave out --dtype")
         work_begins()
-        loaded = load_policy(policy, device=on, dtype=dtype or "auto" if weights_folder is None else "float32")
+        loaded = load_policy(policy, device=on, dtype=dtype or ("auto" if weights_folder is None else "float32"))
         for note in (str(loaded.computed(on)), *on.few_workers(workers)):
             console.print(note, markup=False, soft_wrap=True)
         sampler = Sampler(loaded.model, loaded.codec, workers=on.workers(workers))

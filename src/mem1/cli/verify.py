@@ -57,8 +57,8 @@ def command(
     from mem1.engines.base import Sampling
     from mem1.engines.codec import check_words
     from mem1.engines.out_of_memory import ANSWERING, VERIFYING, memory_named
-    from mem1.packing.attention import choose_attention
-    from mem1.policy.policy import make_policy
+    from mem1.packing.attention import choose_attention, unpackable
+    from mem1.policy.policy import check_sampled, make_policy
     from mem1.training.ranks.placement import trains_in_bfloat16
     from mem1.training.verify import NO_GRADIENTS, has_gradients, verify
 
@@ -66,6 +66,12 @@ def command(
     device = chosen_device(invocation, recipe.model.device, training=True)
     backend = choose_attention(recipe.model.attention, device.at, gradients=False)
     policy = make_policy(recipe)
+    check_sampled(policy.model, recipe)
+    if why := unpackable(policy.model):
+        raise UserError(
+            f"{why}. mem1 verify compares packed training with that of one context a row, which is how this model is "
+            "trained: there is nothing to compare"
+        )
     with memory_named("loading the policy", ANSWERING):
         policy.model.to(device.at)  # type: ignore[arg-type]  # transformers' own signature takes less
     computed = replace(policy.computed(device), attention=backend)

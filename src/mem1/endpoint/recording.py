@@ -278,7 +278,7 @@ class Recording:
         text = codec.decode(ids)
         said, name = self.chat.read(text), f"{place.seed:016x}"
         allowed = action is None and request.tool_choice != "none"
-        message = message_of(said, text.removesuffix(self.chat.end), name=name, callable_=allowed)
+        message = message_of(said, self.chat.body(text), name=name, callable_=allowed)
         finish = "length" if not completion.stopped else "tool_calls" if "tool_calls" in message else "stop"
         choice = Choice(message=message, finish=finish, tokens=len(ids))
         kind, content = (action, said.text) if action is not None else _action(said, message)

@@ -55,6 +55,8 @@ class ChatMessages:
     calls: CallFormat
     end: str = ""
     """Text that the template puts after a message of the model; it ends a completion. May be empty."""
+    other_ends: tuple[str, ...] = ()
+    """Further special tokens, at some of which the model ends."""
     opened: str = ""
     """Text that the template puts between the head of the model's next message and the completion: "<think>\\n"."""
     thoughts: Thoughts = "drop"
@@ -87,7 +89,14 @@ class ChatMessages:
                 messages, tools=tools or None, tokenize=False, add_generation_prompt=prompt, **(options or {})
             )
 
-        made = cls(codec=codec, write=write, calls=calls, thoughts=thoughts, where=f"the chat template in {where}")
+        ends = tuple(
+            token
+            for token in tokenizer.all_special_tokens
+            if token not in (*calls.own, *calls.stop_strings)
+            and (not token.startswith("</") or token in (tokenizer.eos_token, tokenizer.pad_token))
+        )
+        where = f"the chat template in {where}"
+        made = cls(codec=codec, write=write, calls=calls, other_ends=ends, thoughts=thoughts, where=where)
         end, opened = made._frame()
         name = f"messages, thoughts {thoughts}" + "".join(f", {key} {value}" for key, value in (options or {}).items())
         return replace(made, end=end, opened=opened, name=name)
@@ -149,7 +158,7 @@ class ChatMessages:
 
     def read(self, text: str) -> Said:
         """The parts of a completion, with its end. Never raises."""
-        body = text[: -len(self.end)] if self.end and text.endswith(self.end) else text
+        body = self.body(text)
         said = self.calls.read(body, self.opened)
         if self.thoughts == "drop" or "thought" not in said.spans:
             return said
@@ -158,6 +167,11 @@ class ChatMessages:
             stop = spans.get("action", (len(body), 0))[0]
             spans |= {"state": (0, stop), "state_text": (0, len(body[:stop].rstrip()))}
         return Said(text=said.text, thought=said.thought, calls=said.calls, spans=spans)
+
+    def body(self, text: str) -> str:
+        """A completion without the special token that ended it: the template's, or another end of the model's."""
+        ends = (self.end, *self.other_ends)
+        return next((text.removesuffix(end) for end in ends if end and text.endswith(end)), text)
 
     def kept(self, ids: tuple[int, ...]) -> Sampled:
         """The part of a completion that later contexts hold: all of it, or all but its thought."""

@@ -82,7 +82,10 @@ class ChatTemplate:
 
 
 def template_text(folder: Path) -> str:
-    """The chat template in a model's folder, as text; empty: it has none. Nothing is run."""
+    """The chat template in a model's folder, as text; several are JSON, with their names; empty: it has none.
+
+    Nothing is run.
+    """
     try:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -92,9 +95,14 @@ def template_text(folder: Path) -> str:
             found = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template") or ""
         except (OSError, ValueError, AttributeError):
             continue
-        if found:  # several have names
+        if found:
             return found if isinstance(found, str) else json.dumps(found)
     return ""
+
+
+def several_templates(text: str) -> bool:
+    """Whether a `template_text` is a JSON list of templates with names, one of which is "default"."""
+    return text.startswith('[{"')
 
 
 def template_tokenizer(folder: Path) -> Any:

@@ -151,13 +151,14 @@ def completed(
     return [found[key] for key in range(len(requests))]
 
 
-def draw_noise(seeds: Sequence[int], length: int) -> Tensor:
-    """Random numbers in [0, 1), (rows, length), float64: each a function of its row's seed and its place alone.
+def draw_noise(seeds: Sequence[int], length: int, start: int = 0) -> Tensor:
+    """Random numbers in [0, 1) of places from `start` on, (rows, length), float64: each a function of its row's seed
+    and its place alone.
 
     SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), which is cheap to
     restart for each row and computes the number at any place directly.
     """
-    places_T = np.arange(1, length + 1, dtype=np.uint64)
+    places_T = np.arange(start + 1, start + length + 1, dtype=np.uint64)
     mixed_BT = np.array(seeds, dtype=np.uint64)[:, None] + places_T * np.uint64(0x9E3779B97F4A7C15)
     mixed_BT = (mixed_BT ^ (mixed_BT >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed_BT = (mixed_BT ^ (mixed_BT >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -190,6 +191,8 @@ def _passed(cumulated_nk: Tensor, threshold_n: Tensor) -> Tensor:
 
 _RUN = 256
 """Tokens."""
+_NOISE = 256
+"""Places of a row whose random numbers are drawn at a time."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -198,11 +201,18 @@ class _Sampled(Row):
 
     request: Request
     noise: list[float]
-    """Random numbers in [0, 1), one for each place."""
+    """Random numbers in [0, 1), one for each of the first places."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stopped: bool = False
     lookahead: Lookahead = field(default_factory=Lookahead)
+
+    def next_noise(self) -> list[float]:
+        """Random numbers of the next place and of one for each guess."""
+        start, stop = len(self.tokens), len(self.tokens) + 1 + len(self.guesses)
+        while len(self.noise) < stop:
+            self.noise += draw_noise([self.request.seed], _NOISE, start=len(self.noise))[0].tolist()
+        return self.noise[start:stop]
 
     def finished(self) -> tuple[Request, Completion]:
         return self.request, Completion(
@@ -281,7 +291,7 @@ class Batch:
 
     def _add(self, joining: Sequence[Request], free: dict[int, _Sampled], count: int, longest: int) -> None:
         self.rows.reserve(count, longest)
-        noise = draw_noise([request.seed for request in joining], max(request.max_tokens for request in joining))
+        noise = draw_noise([request.seed for request in joining], _NOISE)
         for request, numbers in zip(joining, noise.tolist(), strict=True):
             row = _Sampled(ids=list(request.context), request=request, noise=numbers)
             self.rows.add(row, instead_of=free.get(request.key))
@@ -303,9 +313,7 @@ class Batch:
         if self.temperature == 0:
             tokens_N = logprobs_NV.argmax(dim=-1)
         else:
-            places = ((row, len(row.tokens)) for row in rows)
-            numbers = [x for row, at in places for x in row.noise[at : at + 1 + len(row.guesses)]]
-            noise_N = torch.tensor(numbers, dtype=torch.float64)
+            noise_N = torch.tensor([x for row in rows for x in row.next_noise()], dtype=torch.float64)
             tokens_N = drawn(logprobs_NV.to(wide), noise_N.to(wide, non_blocking=True)).to(device)
         if self.engine.steering is not None:
             steered = [

@@ -32,6 +32,8 @@ from mem1.net.requests import Refused
 _MESSAGES = 10_000
 _LONGEST = 4096
 """Tokens of a completion where neither the request nor the model's configuration has a limit."""
+_MOST = 1 << 17
+"""Tokens of all completions of such a request at most, whatever the model has room for."""
 _DISTRIBUTION = "the sampler draws from the model's whole distribution"
 _TEXT = "the policy writes text: ask for the form in a message"
 _DECIDES = "the policy decides what it calls"
@@ -179,10 +181,11 @@ def chat_rows(wanted: ChatBody, chat: ChatMessages, *, vocabulary: int, longest:
         raise Refused(400, f"messages: {error}", field="messages") from error
     if hidden:
         raise Refused(400, f"tools: {chat.where} does not write them, so the model would not see them", field="tools")
-    room = _LONGEST if longest is None else max(1, longest - len(context))
+    number = wanted.n or 1
+    room = _LONGEST if longest is None else max(1, min(longest - len(context), max(_LONGEST, _MOST // number)))
     most = wanted.most_tokens or room
     check_row(context, most, vocabulary, longest, what="messages")
-    seed, number = secrets.randbits(63) if wanted.seed is None else wanted.seed, wanted.n or 1
+    seed = secrets.randbits(63) if wanted.seed is None else wanted.seed
     seeds = (seed,) if number == 1 else Sampling(seed=seed).seeds_for(number)
     return [Row(context, most, own) for own in seeds]
 
@@ -201,7 +204,7 @@ def _choice(wanted: ChatBody, completion: Completion, chat: ChatMessages, name: 
     text = codec.decode(ids)
     stop = ending(text, wanted.stops) if completion.stopped else None
     text = text if stop is None else text[: text.index(stop)]
-    message = message_of(chat.read(text), text.removesuffix(chat.end), name=name, callable_=bool(wanted.offered))
+    message = message_of(chat.read(text), chat.body(text), name=name, callable_=bool(wanted.offered))
     versions = completion.weights_versions
     extras: dict[str, Any] = {"stop_reason": stop, "weights_version": versions[0][0] if versions else None}
     if wanted.return_token_ids:

@@ -4,12 +4,12 @@
      "return_token_ids": true}          OpenAI's completions, with the fields of vLLM that our client sends; chat
                                         completions: policy_chat.py
 
-    sampler.complete(rows, options)     one batch; each completion is marked with the version of its weights
+    with sampler.turn():                no other weights, nobody else samples
+        sampler.stream(...)             each completion is marked with the version of its weights
     sampler.stage(weights)              keep them beside those in use
-    sampler.change(version=3)           use them from the next batch on; no batch sees both
-    sampler.pause(abort=False)          returns when the batch under way is done; the next one waits for resume()
+    sampler.change(version=3)           use them from the next turn on; no completion sees both
+    sampler.pause(abort=False)          returns when the turn under way is over; the next one waits for resume()
     sampler.pause(abort=True)           the same, but interrupts the completions under way
-    sampler.abandon(rows)               nobody waits for these; a batch without others is interrupted
 
 Unknown fields, and values that the sampler would not honour (top-p, penalties, several samples), are refused: ignoring
 them would give log-probabilities of another distribution than the one requested.
@@ -21,7 +21,8 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -30,11 +31,13 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from mem1.engines.base import Completion, Engine, Sampling, Script, ScriptedEngine
+from mem1.engines.base import Completion, Follow, Request, Sampling, Script, ScriptedEngine, Streaming
 from mem1.engines.codec import Codec
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
+from mem1.errors import UserError
 from mem1.net.requests import Refused
+from mem1.packing.attention import longest_alike, unlike_layers
 
 _LONGEST_STOP = 40
 """Characters of a stop string."""
@@ -212,60 +215,68 @@ _ENGINES = 8
 
 
 class Sampler:
-    """Thread-safe; samples one batch at a time."""
+    """Thread-safe; `mem1.engines.request_queue` takes turns."""
 
     def __init__(self, model: PreTrainedModel, codec: Codec, *, workers: int = 1) -> None:
+        """Raises UserError for a model that this process cannot sample."""
         self.model, self.codec = model, codec
         self.version: int | None = None
         """Version of the weights in use; None: those that the server was started with."""
         self.paused = False
-        self._workers = workers
+        self.workers = workers
         self._staged: Weights | None = None
         self._changing = False
         self._interrupt = torch.zeros((), dtype=torch.bool).share_memory_()
         """Seen by all processes that sample."""
-        self._watch = threading.Lock()
-        self._wanted: set[int] = set()
-        """Identities of the rows of the batch under way that somebody waits for."""
         self._turn = threading.Condition()
-        """Held while a batch is sampled or weights change."""
-        self._engines: OrderedDict[tuple[str, ...], Engine] = OrderedDict()
+        """Held while a turn lasts or weights change."""
+        self._engines: OrderedDict[tuple[str, ...], Streaming] = OrderedDict()
+        self._check()
+
+    def _check(self) -> None:
+        if why := unlike_layers(self.model.config):
+            raise UserError(f"{type(self.model).__name__} cannot be sampled in this process: {why}")
+        with self.turn():  # some models cannot be told before
+            self._streaming(()).stream(
+                [Request(context=[0], max_tokens=1, seed=0, key=0)], lambda _: (), sampling=Sampling(temperature=0)
+            )
 
     @property
     def longest(self) -> int | None:
         """Most tokens of context and completion together; None: the model's configuration has no limit."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return longest_alike(self.model.config)
 
     @property
     def vocabulary(self) -> int:
         """Number of tokens that the model knows."""
         return self.model.get_input_embeddings().weight.shape[0]  # type: ignore[index, union-attr]
 
-    def complete(self, rows: Sequence[Row], options: BatchOptions) -> list[Completion]:
-        """One completion per row, in order, all by the same weights."""
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Inside, nobody else samples, and weights stay as they are; waits while they change or sampling is paused."""
         with self._turn:
             self._turn.wait_for(lambda: not (self.paused or self._changing))
-            with self._watch:
-                self._wanted = {id(row) for row in rows}
             try:
-                completions = self._engine(options.stops).complete(
-                    [row.context for row in rows],
-                    max_tokens=[row.max_tokens for row in rows],
-                    sampling=Sampling(temperature=options.temperature, seeds=tuple(row.seed for row in rows)),
-                )
+                yield
             finally:
-                with self._watch:
-                    self._wanted.clear()
-                    self._interrupt.fill_(False)
-            return [self._marked(completion) for completion in completions]
+                self._interrupt.fill_(False)
 
-    def abandon(self, rows: Sequence[Row]) -> None:
-        """Nobody waits for the completions of these rows any more: a batch of such alone is interrupted."""
-        with self._watch:
-            if self._wanted:
-                self._wanted.difference_update(map(id, rows))
-                if not self._wanted:
-                    self._interrupt.fill_(True)
+    def stream(self, requests: Sequence[Request], follow: Follow, options: BatchOptions) -> None:
+        """Within a turn: complete these requests and those that `follow` returns, as `Streaming.stream`."""
+
+        def marked(finished: Sequence[tuple[Request, Completion]]) -> Sequence[Request]:
+            return follow([(request, self._marked(completion)) for request, completion in finished])
+
+        self._streaming(options.stops).stream(requests, marked, sampling=Sampling(temperature=options.temperature))
+
+    @property
+    def yields(self) -> bool:
+        """Whether the turn must end as soon as what is under way has ended."""
+        return self.paused or self._changing or bool(self._interrupt)
+
+    def interrupt(self) -> None:
+        """End the completions under way where they are."""
+        self._interrupt.fill_(True)
 
     def _marked(self, completion: Completion) -> Completion:
         if self.version is None:
@@ -273,10 +284,10 @@ class Sampler:
         return replace(completion, weights_versions=((self.version, len(completion.token_ids)),))
 
     def pause(self, *, abort: bool = False) -> None:
-        """Begin no further batch; returns when the one under way is done, or interrupted by `abort`."""
-        self.paused = True  # before taking the lock, or waiting batches could go first, one after the other
+        """Begin nothing further; returns when what is under way is done, or interrupted by `abort`."""
+        self.paused = True  # before taking the lock, or waiting turns could go first, one after the other
         if abort:
-            self._interrupt.fill_(True)
+            self.interrupt()
         with self._turn:
             self._interrupt.fill_(False)
 
@@ -294,11 +305,11 @@ class Sampler:
         self._staged = weights
 
     def change(self, *, version: int) -> bool:
-        """Use the staged weights from the next batch on; False where none are staged."""
+        """Use the staged weights from the next turn on; False where none are staged."""
         weights, self._staged = self._staged, None
         if weights is None:
             return False
-        self._changing = True  # before taking the lock, or waiting batches could go first
+        self._changing = True  # before taking the lock, or waiting turns could go first
         try:
             with self._turn:
                 put(weights, self.model)
@@ -309,10 +320,10 @@ class Sampler:
                 self._turn.notify_all()
         return True
 
-    def _engine(self, stops: tuple[str, ...]) -> Engine:
+    def _streaming(self, stops: tuple[str, ...]) -> Streaming:
         if stops not in self._engines:
             self._engines[stops] = local_engine(
-                self.model, self.codec, stops, workers=self._workers, interrupt=self._interrupt
+                self.model, self.codec, stops, workers=self.workers, interrupt=self._interrupt
             )
             if len(self._engines) > _ENGINES:
                 self._engines.popitem(last=False)
@@ -324,8 +335,11 @@ class ScriptedSampler(Sampler):
     """The same for a script in the place of a model; it takes no weights."""
 
     def __init__(self, codec: Codec, script: Script) -> None:
-        super().__init__(None, codec)  # type: ignore[arg-type]  # only sampling and new weights need one
         self._scripted = ScriptedEngine(codec, script)
+        super().__init__(None, codec)  # type: ignore[arg-type]  # only sampling and new weights need one
+
+    def _check(self) -> None:
+        pass
 
     @property
     def longest(self) -> int | None:
@@ -335,5 +349,10 @@ class ScriptedSampler(Sampler):
     def vocabulary(self) -> int:
         return self.codec.vocab_size
 
-    def _engine(self, stops: tuple[str, ...]) -> Engine:
-        return self._scripted
+    def stream(self, requests: Sequence[Request], follow: Follow, options: BatchOptions) -> None:
+        """All at once."""
+        sampling = Sampling(temperature=options.temperature)
+        while requests:
+            contexts, most = [r.context for r in requests], [r.max_tokens for r in requests]
+            completions = self._scripted.complete(contexts, max_tokens=most, sampling=sampling)
+            requests = follow(list(zip(requests, completions, strict=True)))

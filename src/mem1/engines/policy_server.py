@@ -4,17 +4,17 @@
     POST /v1/chat/completions      see policy_chat.py
     GET  /v1/models, /health, /metrics
     POST /pause?mode=abort         interrupts completions (finish_reason "abort"); new requests wait for /resume
-         /pause?mode=wait          the same, but lets the batch under way finish first
+         /pause?mode=wait          the same, but lets what is under way finish first
     POST /start_weight_update
     POST /update_weights           {"update_info": {"path": "weights-000003/model.safetensors", "checksum": "9f3c..."}}
-    POST /finish_weight_update     {"weight_version": "3"}; used from the next batch on
+    POST /finish_weight_update     {"weight_version": "3"}; used from the next turn on
     GET  /weight_info              {"weight_version": "3"}; null: the weights that the server was started with
     POST /reset_prefix_cache       accepted for clients of vLLM; nothing is cached between batches
 
-4xx: the request is wrong, and the answer says why, under /v1 in OpenAI's form; 503: too many requests are waiting.
-Requests that wait at the same time are sampled together; one whose client hangs up is dropped, and a batch that nobody
-waits for any more ends. Weights are read from the very bytes whose checksum was compared, from safetensors inside the
-server's folder only, which hold numbers and no code. Needs `mem1-agents[train]`, but for the stand-in.
+4xx: the request is wrong, and the answer says why, under /v1 in OpenAI's form; 503: too many requests are waiting. How
+requests are sampled together, and what becomes of one whose client hangs up: request_queue.py. Weights are read from
+the very bytes whose checksum was compared, from safetensors inside the server's folder only, which hold numbers and no
+code. Needs `mem1-agents[train]`, but for the stand-in.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from mem1.engines.chat_replies import MODEL, events
 from mem1.engines.device import dtype_name
 from mem1.engines.policy_chat import ChatBody, chat_reply, chat_rows
 from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, ScriptedSampler, answer, rows
+from mem1.engines.request_queue import RequestQueue
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object
@@ -57,7 +58,6 @@ from mem1.net.requests import (
     read_json,
     unless_gone,
 )
-from mem1.net.threads import Batcher
 from mem1.version import __version__
 
 BodyT = TypeVar("BodyT", CompletionBody, ChatBody)
@@ -108,7 +108,7 @@ def make_app(
 def _add_completions(
     app: FastAPI, sampler: Sampler, chat: ChatMessages | str, model: str, limits: Limits, bodies: CapacityLimit
 ) -> None:
-    batcher: Batcher[Row, BatchOptions, Completion] = Batcher(sampler.complete, threads=1, size=_JOINED_ROWS)
+    queue = RequestQueue(sampler, size=_JOINED_ROWS)
     tokens = CapacityLimit(limits.all_tokens, "tokens")
     metrics = RequestMetrics("mem1_policy", "prompts")
     most = {"vocabulary": sampler.vocabulary, "longest": sampler.longest}
@@ -123,12 +123,14 @@ def _add_completions(
     async def sampled(request: Request, wanted: Sequence[Row], options: BatchOptions) -> list[Completion]:
         done: list[Completion] = []
         for start in range(0, len(wanted), _JOINED_ROWS):
-            part = wanted[start : start + _JOINED_ROWS]
+            call = queue.submit(wanted[start : start + _JOINED_ROWS], options)
             try:
-                done += await unless_gone(request, batcher.submit(part, options))
+                done += await unless_gone(request, call.results)
             except ClientGone:
-                sampler.abandon(part)
+                queue.abandon(call)
                 raise
+            except UserError as error:  # such as a process that was killed
+                raise Refused(500, str(error)) from error
         return done
 
     @app.post("/v1/completions")
@@ -180,7 +182,8 @@ def _tokens(wanted: Sequence[Row], most: int) -> int:
     if number > most:
         raise Refused(
             413,
-            f"prompts and max_tokens are {number:,} tokens; a request may have at most {most:,}: send fewer prompts",
+            f"prompts and max_tokens are {number:,} tokens; a request may have at most {most:,}: send fewer prompts, "
+            "or a smaller max_tokens",
         )
     return number
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -95,7 +96,7 @@ class ParallelEngine:
         return completed(self.stream, contexts, max_tokens, sampling)
 
     def stream(self, requests: Sequence[Request], follow: Follow, *, sampling: Sampling) -> None:
-        """As `LocalEngine.stream`; what follows a request is sampled by the same process."""
+        """As `LocalEngine.stream`; what follows a request of the same key is sampled by the same process."""
         if not requests:
             return
         # Ctrl-C has ended them, nothing was to be shared yet, or what they see is trained no longer
@@ -126,14 +127,17 @@ class ParallelEngine:
 def _meetings(batch: Batch, helpers: Sequence[_Helper], parts: list[Sequence[Request]], follow: Follow) -> None:
     """Sample `parts`, one for this process and one for each helper, and what follows, until nothing is left."""
     process = {request.key: number for number, part in enumerate(parts) for request in part}
-    under_way = len(process)
-    while under_way:
+    under_way = Counter(process.values())
+    while under_way.total():
         for helper, part in zip(helpers, parts[1:], strict=True):
             helper.send(part)
         answers = [_advanced(batch, parts[0]), *(helper.receive() for helper in helpers)]
         finished = [pair for answer in answers for pair in _result(answer)]
         following = follow(finished) if finished else ()
-        under_way += len(following) - len(finished)
+        under_way.subtract(process[request.key] for request, _ in finished)
+        for request in following:
+            number = process.setdefault(request.key, min(range(len(parts)), key=under_way.__getitem__))
+            under_way[number] += 1
         parts = [[r for r in following if process[r.key] == number] for number in range(len(parts))]
 
 

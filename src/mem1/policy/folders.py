@@ -52,6 +52,8 @@ _WORDS = (
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Types of models, by the same names in transformers and in llama.cpp, of which GGUF files are read and written
 exactly."""
+_SPLIT_AS_GPT2 = ("", "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "jina-es", "jina-de", "gigachat", "mellum")
+"""llama.cpp's names that say so, and none."""
 SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe")
 """llama.cpp's names of the ways to split text that `split_by` knows."""
 
@@ -190,8 +192,14 @@ def _dequantise(told: _Told, folder: Path) -> int:
             delattr(model.config, name)
     with bars:
         model.save_pretrained(folder)
-    backend = tokenizer.backend_tokenizer
-    backend.pre_tokenizer = split_by(told("tokenizer.ggml.pre")) or backend.pre_tokenizer
+    backend, split = tokenizer.backend_tokenizer, told("tokenizer.ggml.pre")
+    # what transformers takes where it knows no better
+    if split not in _SPLIT_AS_GPT2 and split_by(split) is None and "use_regex=True" in str(backend.pre_tokenizer):
+        raise UserError(
+            f"{file} splits texts as {split!r} does, which transformers does not know: it would read other tokens than "
+            "the model was trained on; take its safetensors"
+        )
+    backend.pre_tokenizer = split_by(split) or backend.pre_tokenizer
     tokenizer.save_pretrained(folder)
     return model.num_parameters()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mem1.durable import explain_full_disk, replacing
-from mem1.engines.chat_template import template_text
+from mem1.engines.chat_template import several_templates, template_text
 from mem1.errors import UserError
 from mem1.policy.folders import ARCHITECTURES, SPLITS, split_by
 
@@ -147,7 +147,7 @@ def _add_tokenizer(
     writer.add_add_bos_token(tokenizer.encode("").ids[:1] == [special.get("bos")])
     writer.add_add_space_prefix(False)
     if template := template_text(folder):
-        writer.add_chat_template(template)
+        writer.add_chat_template(json.loads(template) if several_templates(template) else template)
 
 
 def _end_of_message(tokenizer: Tokenizer, folder: Path, special: Mapping[str, int]) -> int | None:

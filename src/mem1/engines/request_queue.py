@@ -1,0 +1,143 @@
+"""Requests of a policy server: those of equal options are sampled together, each is answered when its rows have ended.
+
+submit A (1,900 tokens), B (5)     one batch; B is answered after five steps
+submit C (5), options as A's       joins A when B has ended
+submit D, other options            nobody joins any more; D is next when A and C have ended
+/pause                             nobody joins any more; what waits begins after /resume
+the client of A hangs up           A is sampled on beside C, and ends when nobody waits for any row
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+
+from mem1.engines.base import Completion, Request
+from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.net.threads import Pool
+
+_MOST_IN_TURN = 1 << 14
+"""Rows that may join one turn, whose records grow with them."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Call:
+    """Rows that are answered together."""
+
+    rows: Sequence[Row]
+    options: BatchOptions
+    results: Future[list[Completion]] = field(default_factory=Future)
+    """One completion per row, in order."""
+    found: dict[int, Completion] = field(default_factory=dict)
+    """By key, in which the rows are in order."""
+    gone: bool = False
+    """Nobody waits for it any more."""
+
+
+class RequestQueue:
+    """Thread-safe; samples in one thread."""
+
+    def __init__(self, sampler: Sampler, *, size: int) -> None:
+        """`size`: most rows that are sampled together; a call of more is sampled alone."""
+        self._sampler, self._size = sampler, size
+        self._pool = Pool(1)
+        self._lock = threading.Lock()
+        self._waiting: deque[Call] = deque()
+        self._under_way: dict[int, Call] = {}
+        """Whose a row is, by key."""
+        self._joining = 0
+        """Rows that may still join those under way."""
+        self._keys = count()
+
+    def submit(self, rows: Sequence[Row], options: BatchOptions) -> Call:
+        """A call whose `results` come; it is dropped where they are cancelled before it begins."""
+        call = Call(rows=rows, options=options)
+        with self._lock:
+            self._waiting.append(call)
+        call.results.add_done_callback(lambda _: self._forget(call))
+        # as many turns as calls, and each takes at least one while there are any
+        self._pool.submit(lambda _: self._take_turn(), None)
+        return call
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for this call any more: rows under way of such calls alone are interrupted."""
+        call.results.cancel()
+        with self._lock:
+            call.gone = True
+            if self._under_way and all(one.gone for one in self._under_way.values()):
+                self._sampler.interrupt()
+
+    def _forget(self, call: Call) -> None:
+        """Drop a cancelled call at once, or many could pile up while another takes long."""
+        if call.results.cancelled():
+            with self._lock:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+
+    def _take_turn(self) -> None:
+        with self._sampler.turn():
+            with self._lock:
+                calls = self._oldest()
+                requests = self._begun(calls)
+            if not calls:
+                return
+            options = calls[0].options
+            # with fewer rows than processes, one would do all that joins
+            self._joining = _MOST_IN_TURN if len(requests) >= self._sampler.workers else 0
+            try:
+                self._sampler.stream(requests, lambda finished: self._follow(finished, options), options)
+            except BaseException as error:  # of any kind: it belongs to whoever waits for the results
+                with self._lock:
+                    lost = set(self._under_way.values())
+                    self._under_way.clear()
+                for call in lost:
+                    call.results.set_exception(error)
+
+    def _follow(self, finished: Sequence[tuple[Request, Completion]], options: BatchOptions) -> list[Request]:
+        ended: list[Call] = []
+        with self._lock:
+            for request, completion in finished:
+                call = self._under_way.pop(request.key)
+                call.found[request.key] = completion
+                if len(call.found) == len(call.rows):
+                    ended.append(call)
+            more = [] if self._sampler.yields else self._begun(self._next(options))
+            self._joining -= len(more)
+        for call in ended:
+            call.results.set_result([call.found[key] for key in sorted(call.found)])
+        return more
+
+    def _begun(self, calls: Sequence[Call]) -> list[Request]:
+        keys = [(next(self._keys), call, row) for call in calls for row in call.rows]
+        self._under_way |= {key: call for key, call, _ in keys}
+        return [Request(context=row.context, max_tokens=row.max_tokens, seed=row.seed, key=key) for key, _, row in keys]
+
+    def _oldest(self) -> list[Call]:
+        """The oldest call that is not cancelled and those that can be sampled with it, whatever waits between them."""
+        taken: list[Call] = []
+        passed: list[Call] = []
+        room = self._size
+        while self._waiting and (room > 0 or not taken):
+            call = self._waiting.popleft()
+            if taken and (call.options != taken[0].options or len(call.rows) > room):
+                passed.append(call)
+            elif call.results.set_running_or_notify_cancel():
+                taken.append(call)
+                room -= len(call.rows)
+        self._waiting.extendleft(reversed(passed))
+        return taken
+
+    def _next(self, options: BatchOptions) -> list[Call]:
+        """Calls that may join: the oldest ones, up to the first that may not."""
+        taken: list[Call] = []
+        room = min(self._size - len(self._under_way), self._joining)
+        while self._waiting and self._waiting[0].options == options and len(self._waiting[0].rows) <= room:
+            call = self._waiting.popleft()
+            if call.results.set_running_or_notify_cancel():
+                taken.append(call)
+                room -= len(call.rows)
+        return taken
