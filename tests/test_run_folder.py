@@ -74,6 +74,12 @@ def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert load_toml(tmp_path / "config.toml", Run).steps == 3
 
 
+def test_a_folder_with_something_else_is_told_apart_from_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds no run \(config.toml is missing\); give another --out"):
+        create(tmp_path)
+
+
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     with pytest.raises(UserError, match="is a file; give the run a folder"):

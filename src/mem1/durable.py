@@ -283,7 +283,9 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
     parents = {parent for file in files for parent in file.parents if folder in (parent, *parent.parents)}
     with suppress(OSError):
         for file in files:
-            if file.is_file() and not file.is_symlink():
+            # a link to another folder is nobody's who wrote the list
+            linked = any(parent.is_symlink() for parent in file.parents if folder in parent.parents)
+            if file.is_file() and not file.is_symlink() and not linked:
                 file.unlink()
         for parent in sorted(parents, key=lambda path: -len(path.parts)):
             parent.rmdir()

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from mem1.errors import UserError
 from mem1.records import Span, note_role
-from mem1.sanitize import strip_brackets
+from mem1.sanitize import letters_of, strip_brackets
 
 ANSWER = "answer"
 SEARCH = "search"
@@ -455,4 +455,5 @@ def strip_tags(text: str, tags: Tags = PAPER) -> str:
 
 @lru_cache(maxsize=16)
 def _harmful_names(tags: Tags) -> frozenset[str]:
-    return _KNOWN_NAMES | {name.lower() for name in (*tags.names, tags.hint)}
+    own = [name.lower() for name in (*tags.names, tags.hint)]
+    return _KNOWN_NAMES | {*own, *map(letters_of, own)}  # square brackets are compared by letters

@@ -172,6 +172,8 @@ def check_free(path: Path) -> None:
         raise UserError(f"{path} cannot be made ({error.strerror}); give another --out") from error
     if not there.is_dir():
         raise UserError(f"{there} is a file; give the run a folder with another --out")
+    if taken and not (path / "config.toml").is_file():
+        raise UserError(f"{path} exists, is not empty, and holds no run (config.toml is missing); give another --out")
     if taken:
         raise UserError(
             f"{path} exists and is not empty; continue the run in it with --resume (in Python, resume=True), "

@@ -228,6 +228,11 @@ def _letters(c: str) -> str:
     return "".join(letter for letter in plain.lower() if "a" <= letter <= "z")
 
 
+def letters_of(text: str) -> str:
+    """Its plain lower-case letters, as names in square brackets are compared."""
+    return "".join(map(_letters, text))
+
+
 def _blunt(c: str) -> str:
     """The character; a space or round bracket if it could be a bracket or begin an entity."""
     plain = _plain(c)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from tool_callers import ToolCaller, streamed
 import mem1
 from mem1.agent import Called, Ending, Repeated, Returned, Tool
 from mem1.agent.chat import ServedChat
+from mem1.agent.report import ModelCall, report
 from mem1.errors import UserError
 from mem1.memory import Notes
 from mem1.messages import Bounds, Event, check
@@ -266,6 +268,22 @@ def test_what_appending_costs_is_what_an_agent_without_a_memory_pays():
             report = agent.run("go").report()
         assert report.appended_peak_tokens == report.peak_tokens and report.states == 0
         assert report.cost == pytest.approx(report.appended_cost, rel=0.02)
+
+
+@pytest.mark.parametrize("hits", [0.0, 0.5, 1.0])
+def test_what_appending_costs_is_by_the_providers_own_cache_where_nothing_was_left_out(hits: float):
+    for prices in PRICE_CLASSES.values():
+        grows = [1_000 * number for number in range(1, 9)]
+        calls = [
+            ModelCall(state=False, prompt=size, cached=int(hits * (size - 1_000)), output=10, appended=size)
+            for size in grows
+        ]
+        told = report(calls, answer="", ending=None, tool_calls=0, tool_errors=0, prices=prices, advice=None)
+        assert told.cost == pytest.approx(told.appended_cost)
+        folded = [replace(call, prompt=500, cached=int(hits * 400)) for call in calls]
+        told = report(folded, answer="", ending=None, tool_calls=0, tool_errors=0, prices=prices, advice=None)
+        full = report(calls, answer="", ending=None, tool_calls=0, tool_errors=0, prices=prices, advice=None).cost
+        assert hits or told.appended_cost == pytest.approx(full)
 
 
 def test_without_usage_everything_is_estimated_and_said_to_be():

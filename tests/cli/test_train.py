@@ -118,15 +118,18 @@ def test_a_run_trains_evaluates_and_prints_one_json_object(
 def test_a_dry_run_says_that_the_folder_is_taken(terminal: Terminal, recipe: Path, tmp_path: Path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    for out, why in (("full", "exists and is not empty"), ("full/notes.txt/run", "is a file; give the run a folder")):
+    for out, why in (
+        ("full", "exists, is not empty, and holds no run"),
+        ("full/notes.txt/run", "is a file; give the run a folder"),
+    ):
         code, printed, _ = terminal("train", recipe, "--out", tmp_path / out, "--dry-run", "--json")
         (folder,) = (check for check in json.loads(printed)["checks"] if check["name"] == "folder")
         assert (code, folder["ok"]) == (1, False) and why in folder["detail"]
     code, printed, _ = terminal(
         "train", recipe, "--out", tmp_path / "full", "--dry-run", "--resume", "--no-evaluate", "--json"
     )
-    names = [check["name"] for check in json.loads(printed)["checks"]]
-    assert code == 0 and not {"folder", "evaluation"} & {*names}
+    found = {check["name"]: check for check in json.loads(printed)["checks"]}
+    assert code == 1 and "evaluation" not in found and "holds no run" in found["folder"]["detail"]
 
 
 def test_a_folder_that_is_a_file_is_no_place_for_a_run(terminal: Terminal, recipe: Path):

@@ -391,3 +391,18 @@ def test_a_piece_of_a_longer_word_or_another_name_is_no_evidence(note: str, sour
 )
 def test_what_stands_in_json_dates_paths_and_addresses_is_found(note: str, source: str):
     assert verified(note, source) == note
+
+
+@pytest.mark.parametrize(
+    ("source", "note", "kept"),
+    [
+        ("Balance after refund: -$5.00", "balance: $5.00", False),
+        ("Balance after refund: -$5.00", "balance: 5.00", False),
+        ("Balance after refund: -$5.00", "balance: -$5.00", True),
+        ("P&L \u2212\u20ac1,200 today", "P&L: \u20ac1,200", False),
+        ("costs (-\xa340)", "costs: \xa340", False),
+        ("costs - $40", "costs: $40", True),
+    ],
+)
+def test_an_amount_of_money_keeps_its_minus(source: str, note: str, kept: bool):
+    assert (verified(note, source) == note) == kept

@@ -31,6 +31,8 @@ def notes(*lines: str) -> list[WrittenNote]:
             ["constraint: never delete !", "constraint: be brief"],
         ),
         (["Rules: never delete !", "Rules: be brief"], ["Rules: never delete !", "Rules: be brief"]),
+        (["ticket: OPS-1 open", "ticket: OPS-2 closed"], ["ticket: OPS-1 open", "ticket: OPS-2 closed"]),
+        (["user prefers: tea", "User prefers: no sugar"], ["user prefers: tea", "User prefers: no sugar"]),
         (["Q3 budget: 120 kEUR", "Q3 headcount: 14"], ["Q3 budget: 120 kEUR", "Q3 headcount: 14"]),
         (["host: eu-7 !", "host"], ["host: eu-7 !", "host"]),
         (["all is well", "port: 8", "all is well"], ["port: 8", "all is well"]),

@@ -12,6 +12,7 @@ from samples import write_lines
 from servers import in_a_thread
 from typer.testing import CliRunner
 
+from mem1.api import load_recipe
 from mem1.cli.main import app
 from mem1.configuration import load_toml
 from mem1.errors import UserError
@@ -23,6 +24,8 @@ from mem1.policy.folders import SMOLLM2
 from mem1.recipe.recipe import Recipe
 from mem1.registry import register
 from mem1.retrieval import BM25
+from mem1.run_folder import RunFolder
+from mem1.training.runs.resume import NOT_FINGERPRINTED
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path for path in sorted(FOLDER.rglob("*.toml"))}
@@ -185,6 +188,21 @@ def test_an_evaluation_that_cannot_be_made_is_told_before_a_training(tmp_path: P
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith("no evaluation of 64 objectives can be made: 64 objectives need 64")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_context_in_which_no_attempt_can_begin_is_told():
+    config = load_recipe("atlas-quick", "budget.context=10")
+    found = {check.name: check for check in checks(config, disk=1, out=Path("x"))}
+    assert not found["tasks"].ok and "can begin: its prompt has" in found["tasks"].detail
+
+
+def test_a_run_that_could_not_go_on_is_told(tmp_path: Path):
+    config = load_recipe("atlas-quick")
+    RunFolder.create(tmp_path / "run", config, command=["mem1"], exclude=NOT_FINGERPRINTED)
+    for changed, ok in ((config, True), (load_recipe("atlas-quick", "seed=7"), False)):
+        found = {one.name: one for one in checks(changed, disk=1, out=tmp_path / "run", resume=True)}
+        assert found["folder"].ok == ok, found["folder"].detail
+    assert "was started with another configuration" in found["folder"].detail
 
 
 def test_what_is_missing_comes_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

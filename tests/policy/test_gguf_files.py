@@ -93,6 +93,15 @@ class TestWhatIsAGgufFile:
         with pytest.raises(UserError, match=r"more\.gguf has 1 weights .*, such as blk\.0\.attn_rot_embd"):
             policy_folder(tmp_path / "more.gguf")
 
+    def test_a_way_to_split_texts_that_transformers_does_not_know_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setenv("MEM1_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("mem1.policy.gguf_export._split_of", lambda tokenizer, folder: "deepseek-coder")
+        write_gguf(made(tmp_path / "coder", "llama"), tmp_path / "coder.gguf")
+        with pytest.raises(UserError, match="splits texts as 'deepseek-coder' does, which transformers does not know"):
+            policy_folder(tmp_path / "coder.gguf")
+
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -207,6 +216,19 @@ class TestWritten:
         assert all(tokens[0][f"{name}_token"] == tokens[1][f"{name}_token"] for name in ("bos", "eos", "pad"))
         assert template_text(folder) == template_text(tiny)
 
+    def test_of_several_templates_the_default_is_used(
+        self, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        folder = Path(shutil.copytree(tiny, tmp_path / "named"))
+        (folder / "chat_template.jinja").unlink(missing_ok=True)
+        named = json.loads((folder / "tokenizer_config.json").read_text())
+        several = [{"name": "default", "template": "{{ messages[0].content }}"}, {"name": "tool_use", "template": "T"}]
+        (folder / "tokenizer_config.json").write_text(json.dumps({**named, "chat_template": several}))
+        write_gguf(folder, tmp_path / "named.gguf")
+        read = GGUFReader(tmp_path / "named.gguf")
+        fields = [read.get_field(f"tokenizer.chat_template{name}") for name in ("", ".tool_use")]
+        assert [None if field is None else field.contents() for field in fields] == ["{{ messages[0].content }}", "T"]
+
     @pytest.mark.parametrize(
         ("stops", "end"),
         [([0, 3, 2], 2), ([2, 0], 2), (0, None), ([0, 3], None), (None, None)],
@@ -302,6 +324,7 @@ class TestRefused:
 
         assert "is a gemma3_text model" in said(config(model_type="gemma3_text"))
         assert "rotary embeddings of type 'yarn'" in said(config(rope_parameters={"rope_type": "yarn", "factor": 4.0}))
+        assert "has the activation 'gelu'" in said(config(hidden_act="gelu"))
         window = config(use_sliding_window=True, sliding_window=4)
         assert "attends to a sliding window, which llama.cpp does not" in said(window)
         assert "splits text as gpt-2, smollm" in said(tokenizer(pre_tokenizer={"type": "Whitespace"}))

@@ -121,6 +121,17 @@ class TestFolders:
         assert terminal("export", whole / "mine", tmp_path / "beside")[0] == 0  # a run beside somebody's evaluation
         assert "## Results" not in (tmp_path / "beside" / "README.md").read_text()
 
+    def test_the_commands_of_a_card_can_be_pasted_in_its_folder(self, run: Path, tmp_path: Path, terminal: Terminal):
+        assert terminal("export", run, tmp_path / "anywhere")[0] == 0
+        card = (tmp_path / "anywhere" / "README.md").read_text()
+        assert "In this folder:" in card and "\nmem1 eval --model .\n" in card and "`protocol.json` says" in card
+        (tmp_path / "bare").mkdir()
+        for file in (run / "policy").iterdir():
+            if file.name not in (SAVED, "manifest.json"):
+                shutil.copy(file, tmp_path / "bare")
+        assert terminal("export", tmp_path / "bare", tmp_path / "other")[0] == 0
+        assert "protocol.json" not in (tmp_path / "other" / "README.md").read_text()
+
     def test_a_curve_may_hold_what_is_no_number(self, run: Path, tmp_path: Path, terminal: Terminal):
         shutil.copytree(run, tmp_path / "run")
         (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": "0.5"}\n')

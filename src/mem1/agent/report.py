@@ -8,7 +8,7 @@ cost       0.21 USD by hosted-90; appending 0.29 (x 0.72)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -139,9 +139,10 @@ def report(
     if prices is not None:
         by = (prices.prices, prices.cache)
         cost = sum(cost_of(call.prompt, call.cached, call.output, *by) for call in calls) / 1e6
-        cached = [0, *(prices.cache.kept(call.appended) for call in turns)]
-        appending = zip(turns, cached, strict=False)
-        appended_cost = sum(cost_of(call.appended, found, call.output, *by) for call, found in appending) / 1e6
+        appended_cost = sum(
+            cost_of(call.appended, found, call.output, *by) for call, found in _appending(turns, prices)
+        )
+        appended_cost /= 1e6
     return Report(
         answer=answer,
         ending=ending,
@@ -162,6 +163,18 @@ def report(
         advice=advice,
         calls=tuple(calls),
     )
+
+
+def _appending(turns: Sequence[ModelCall], prices: PriceClass) -> Iterator[tuple[ModelCall, int]]:
+    """Each call, with the tokens that a cache would have served had everything been appended: what the provider counted
+    where nothing was left out, nothing where it never serves any, else all that a cache can."""
+    counted = [call.cached for call in turns[1:] if "cached" not in call.estimated]
+    never = len(counted) > 0 and len(counted) == len(turns) - 1 and not any(counted)
+    could = 0
+    for call in turns:
+        whole = call.prompt == call.appended and "cached" not in call.estimated
+        yield call, call.cached if whole else 0 if never else could
+        could = prices.cache.kept(call.appended)
 
 
 def _number(count: int, noun: str) -> str:

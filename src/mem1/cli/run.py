@@ -236,7 +236,9 @@ def _conclude(trajectory: Trajectory, console: Console) -> None:
     turns = "1 turn" if len(record["turns"]) == 1 else f"{len(record['turns'])} turns"
     console.print(Text(f"\n{record['ended'].replace('_', ' ')}{detail} after {turns}"))
     for answer in record["answers"]:
-        verdict = "" if "em" not in answer else f"   {'right' if answer['em'] else 'wrong'}, gold: {answer['gold']}"
+        verdict = (
+            "" if "em" not in answer else f"   {'right' if answer['em'] else 'wrong'}, gold: {shown(answer['gold'])}"
+        )
         console.print(Text(f"Q{answer['question']} {shown(answer['answer']) or '(no answer)'}{verdict}"))
     console.print(f"peak {record['peak_tokens']:,} tokens; with every turn appended {record['appended_peak_tokens']:,}")
 

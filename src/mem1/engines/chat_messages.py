@@ -91,7 +91,7 @@ class ChatMessages:
 
         ends = tuple(
             token
-            for token in tokenizer.all_special_tokens
+            for token in codec.special_tokens
             if token not in (*calls.own, *calls.stop_strings)
             and (not token.startswith("</") or token in (tokenizer.eos_token, tokenizer.pad_token))
         )
@@ -243,7 +243,7 @@ class ChatMessages:
         if isinstance(value, str):
             return break_tokens(value, self._breakable)
         if isinstance(value, Mapping):
-            return {key: self._broken(part) for key, part in value.items()}
+            return {self._broken(key): self._broken(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._broken(part) for part in value]
         return value

@@ -123,7 +123,10 @@ def why(error: Exception) -> str:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the template's code, which jinja2 compiles to Python, once it has run for `seconds`."""
+    """Raise TimeoutError in the template's code, which jinja2 compiles to Python, once it has run for `seconds`.
+
+    It is looked at between two steps of the template: one step, such as a huge power, is not broken off.
+    """
     end = time.monotonic() + seconds
     before = sys.gettrace()
 

@@ -149,6 +149,11 @@ class Codec:
         return {token.content: i for i, token in self.tokenizer.get_added_tokens_decoder().items()}
 
     @cached_property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Those of `added_tokens` that are no text."""
+        return tuple(token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special)
+
+    @cached_property
     def _plain(self) -> Tokenizer:
         """A copy of the tokenizer that recognises no special token in text."""
         plain = Tokenizer.from_str(self.tokenizer.to_str())

@@ -34,6 +34,7 @@ _JOINS_BEFORE, _JOINS_AFTER = "-_.+", "-_.@+"
 """Signs by which a longer word goes on, before and behind a whole one."""
 _ALWAYS_JOIN = frozenset(("^", "\u2044", CUT))
 _SLASHES = "/\\"
+_CURRENCIES = ("$", "\u20ac", "\xa3", "\xa5")
 _BEFORE_SLASHES = "_.~}):/\\%$-+@*"
 """Signs behind which a slash goes on with a path."""
 _PARTING = frozenset(' ,;&|"`()[]{}<>=!?*')
@@ -175,6 +176,8 @@ class Wholes:
         text, end = self.text, start + len(wanted)
         if CUT in wanted or start in self._inside_numbers or end in self._inside_numbers or start in self._inside_times:
             return False
+        if self._loses_a_sign(start, wanted):
+            return False
         before, behind = text[max(0, start - 2) : start][::-1], text[end : end + 2]
         if wanted.isdecimal() and behind[:1] == "-" and behind[1:].isalpha():  # "30-day" is thirty days
             behind = ""
@@ -187,6 +190,15 @@ class Wholes:
         if before[:1] in ("-", ".") and (wanted[0].isdecimal() or wanted[0] == "."):
             return False
         return not (_continues(before, wanted[0], _JOINS_BEFORE) or _continues(behind, wanted[-1], _JOINS_AFTER))
+
+    def _loses_a_sign(self, start: int, wanted: str) -> bool:
+        """Whether it is an amount of money behind a minus, with the sign of its currency or without."""
+        text = self.text
+        if wanted[0].isdecimal() and text[start - 1 : start] in _CURRENCIES:
+            start -= 1
+        elif not (wanted[0] in _CURRENCIES and wanted[1:2].isdecimal()):
+            return False
+        return text[start - 1 : start] == "-" and not text[max(0, start - 2) : start - 1].isalnum()
 
     def _goes_on_with_a_path(self, start: int) -> bool:
         """Whether the slash there is not the first sign of a path."""

@@ -45,11 +45,11 @@ _RANGE = re.compile(
 _MARKER = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)])\s+")
 _TICKS = re.compile("`{2,}")
 _UNNAMED = (
-    *("assumption", "bug", "change", "constraint", "decision", "detail", "error", "fact"),
-    *("finding", "fix", "goal", "important", "info", "instruction", "issue", "limitation"),
-    *("note", "observation", "preference", "problem", "question", "reminder", "request", "requirement"),
-    *("result", "risk", "rule", "task", "tip", "todo", "update", "user"),
-    "warning",
+    *("assumption", "attempt", "bug", "change", "command", "constraint", "customer", "decision", "detail", "entry"),
+    *("error", "example", "fact", "failed", "file", "finding", "fix", "goal", "id", "important", "info", "instruction"),
+    *("invoice", "issue", "item", "limitation", "link", "note", "observation", "order", "path", "person", "preference"),
+    *("problem", "question", "reminder", "request", "requirement", "result", "risk", "rule", "source", "step", "task"),
+    *("ticket", "tip", "todo", "tried", "update", "url", "user", "user prefers", "user wants", "warning"),
 )
 """Subjects that many notes have which say different things, also with an "s"."""
 

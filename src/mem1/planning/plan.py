@@ -142,7 +142,8 @@ def make_plan(
         parameters=planner.parameters,
         gpus=gpus,
         stages=stages,
-        disk=KEPT_CHECKPOINTS * planner.checkpoint + planner.parameters * 4,
+        # the policy, and where one is chosen the best with the one that takes its place
+        disk=KEPT_CHECKPOINTS * planner.checkpoint + (3 if config.evaluation.every else 1) * planner.parameters * 4,
         published=None if planner.server is None else planner.parameters * planner.sampling_bytes,
         sizes=_sizes(config, known),
     )

@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 
+from mem1.dialogue import Dialogue
 from mem1.endpoint.runs import MADE_BY, AgentConfig
 from mem1.engines.codec import NAMED, REFUSED, Codec, check_words, unknown_share, unknown_words
 from mem1.engines.config import STAND_IN
+from mem1.engines.device import Computed
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.tasks import QuestionTasks, TasksConfig, made_tasks
 from mem1.envs.webshop.tasks import WebShopTasks
@@ -40,14 +42,15 @@ from mem1.recipe.protocol import TAGS
 from mem1.recipe.recipe import Recipe
 from mem1.recipe.rl import Phase, Rl, ServerRollouts
 from mem1.recipe.supervised import Sft
-from mem1.records import Group
+from mem1.records import Group, Task
 from mem1.rollout import Budget
-from mem1.run_folder import check_free
+from mem1.run_folder import RunFolder, check_free, read_resolved
 from mem1.training.monitoring.writers import check_writers
 from mem1.training.ranks.placement import Placement
 from mem1.training.recorded import read_recorded, recorded_files
 from mem1.training.rl import RlStage
 from mem1.training.runs.checkpoint import load_checkpoint, write_snapshot
+from mem1.training.runs.resume import NOT_FINGERPRINTED, as_begun
 from mem1.training.runs.snapshot import Snapshot
 from mem1.training.supervised import demonstrate
 from mem1.training.train import Stage, make_rollout, make_stages
@@ -99,7 +102,7 @@ def checks(config: Recipe, *, disk: int, out: Path, evaluate: bool = True, resum
             else []
         ),
         *([_checked("writers", "writers", lambda: check_writers(config.writers))] if config.writers else []),
-        *([] if resume else [_checked("folder", "--out", lambda: _free(out))]),
+        _checked("folder", "--out", lambda: _goes_on(config, out) if resume else _free(out)),
         _checked("disk", "--out", lambda: _disk(disk, out)),
     ]
 
@@ -168,10 +171,22 @@ def _tasks(config: Recipe) -> str:
         drawn = made_tasks(source, objectives=objectives, count=1, seed=config.seed)
         if codec is not None:
             check_words(codec, drawn, tags, whose=config.model.name)
+            if config.agent is None:
+                _check_room(config, speaks.dialogue(codec, _folder(config) or Path()), drawn[0])
         # question domains measure exact match and F1, and making their environment may build an index
         if config.rl is not None and config.agent is None and not isinstance(config.tasks, QuestionTasks):
             config.rl.algorithm.check(drawn[0], partial(tasks.measured, source, drawn[0], tags))
     return f"drawn with {', '.join(map(str, sizes))} objectives"
+
+
+def _check_room(config: Recipe, dialogue: Dialogue, task: Task) -> None:
+    """Raises UserError where no attempt at the task can begin."""
+    prompt, room = len(dialogue.prompt(task)), config.budget.completion(task.objectives, general=dialogue.general(task))
+    if prompt + room > config.budget.context:
+        raise UserError(
+            f"no attempt at {task.objectives} objectives can begin: its prompt has {prompt:,} tokens and a completion "
+            f"may have {room:,}, more than budget.context = {config.budget.context:,}; raise it"
+        )
 
 
 def check_evaluation(config: Recipe) -> str:
@@ -249,6 +264,15 @@ def _servers(rollout: ServerRollouts) -> str:
 def _free(out: Path) -> str:
     check_free(out)
     return "free"
+
+
+def _goes_on(config: Recipe, out: Path) -> str:
+    if not (out / "config.toml").is_file():
+        return _free(out)
+    # on whatever device: this machine may not be the one that goes on
+    known = (read_resolved(out).get("computed") or [{"dtype": "float32"}])[-1]
+    RunFolder.open(out, as_begun(config, out, Computed(device="", dtype=known["dtype"])), exclude=NOT_FINGERPRINTED)
+    return "holds the same run"
 
 
 def _disk(needed: int, out: Path) -> str:

@@ -40,8 +40,8 @@ def write_gguf(folder: Path, out: Path, *, kind: GgufType = "f16", name: str = "
     name, license   of the model, for its readers; empty: not known
 
     Raises UserError where the package gguf is missing, the file exists, or llama.cpp could not compute or tokenise the
-    same: another architecture, rotary embeddings that are scaled, a sliding window, or a tokenizer that is no
-    byte-level BPE known to it.
+    same: another architecture or activation, rotary embeddings that are scaled, a sliding window, or a tokenizer that
+    is no byte-level BPE known to it.
     """
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{out.name} needs the gguf package: pip install 'mem1-agents[gguf]'")
@@ -76,6 +76,10 @@ def _add_shape(writer: GGUFWriter, config: Mapping[str, Any], folder: Path) -> N
         raise UserError(f"{folder} has rotary embeddings of type {rope['rope_type']!r}, which are not written as GGUF")
     if config.get("use_sliding_window"):
         raise UserError(f"{folder} attends to a sliding window, which llama.cpp does not in a {config['model_type']}")
+    if (activation := config.get("hidden_act", "silu")) != "silu":
+        raise UserError(
+            f"{folder} has the activation {activation!r}; llama.cpp computes a {config['model_type']} with silu"
+        )
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer.add_context_length(config["max_position_embeddings"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -263,6 +264,14 @@ def test_the_words_of_a_state_against_the_last_one():
     assert changes("a b c", "a x c d") == [("=", "a"), ("-", " b"), ("+", " x"), ("=", " c"), ("+", " d")]
     assert changes("", "a b") == [("+", "a b")]
     assert changes("a", "") == [("-", "a")]
+    assert changes("a b", "a b") == [("=", "a b")]
+
+
+def test_states_that_repeat_themselves_are_compared_in_no_time():
+    began = time.process_time()
+    found = changes(f"Q1 is {'Oslo is ' * 9_000}. End", f"Q1 is {'Rome is ' * 9_000}. End")
+    assert time.process_time() - began < 5
+    assert [kind for kind, _ in found] == ["=", "-", "+", "="] and found[-1] == ("=", " is . End")
 
 
 @settings(max_examples=50)

@@ -112,6 +112,16 @@ def test_a_query_is_sent_once_and_cut_to_the_length_that_every_api_accepts(local
     assert sorted(json.loads(body)["q"] for *_, body in local.asked) == sorted(["a b", " ".join(["w"] * 50), "\ud800x"])
 
 
+@pytest.mark.parametrize("letter", ["a", "\u0436", "\u5965", "\U0001f600"])
+@pytest.mark.parametrize("name", ["searxng", "brave", "serper"])
+def test_a_query_in_any_script_fits_into_the_address_of_a_request(local: Site, tmp_path: Path, name: str, letter: str):
+    made = search(local, tmp_path)
+    asking = replace(made, api=search_api(name, "http://127.0.0.1:18080"))
+    sent, whole = asking._sent(f"{letter * 20} " * 20), letter == "a" or name == "serper"
+    assert asking.api.call(sent, 10, "key").address
+    assert 100 < len(sent) <= 400 and sent.startswith(letter) and (len(sent) == 400) == whole
+
+
 # --- servers that fail
 
 

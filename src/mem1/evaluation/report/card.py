@@ -37,10 +37,11 @@ _OURS = "apache-2.0"
 _CURVE = {"step": "step", "reward": "reward", "em": "exact match", "peak_tokens": "peak tokens"}
 
 
-def model_card(name: str, *, run: Path | None, folder: Path) -> str:
+def model_card(name: str, *, run: Path | None, folder: Path, at: str = ".") -> str:
     """The card as Markdown.
 
     run         the folder with its config.toml; None: it is not known how the policy was trained
+    at          how commands name the policy: by its repository, or by the folder that the card is in
     folder      of its files, or of the model that it started from; results are given of the policy that was examined
     """
     base = None if run is None else _base(run)
@@ -53,7 +54,7 @@ def model_card(name: str, *, run: Path | None, folder: Path) -> str:
     }
     head = [f"{key}: {value}" for key, value in known.items() if value]
     trained = [] if run is None else [*_trained(run, base, folder)]
-    return "\n".join(["---", *head, "---", "", f"# {name}", "", *trained, *_used(name)])
+    return "\n".join(["---", *head, "---", "", f"# {name}", "", *trained, *_used(at, folder)])
 
 
 def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
@@ -77,9 +78,12 @@ def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
         yield markdown_table(Table(headings=[_CURVE[key] for key in columns], rows=lines, names=0))
 
 
-def _used(name: str) -> Iterator[str]:
-    yield from ("## Use", "", "```bash", f"mem1 eval --model {name}", f"mem1 serve-policy {name}", "```", "")
-    yield "transformers and vLLM load it as any other model; `protocol.json` says how it was trained to speak."
+def _used(at: str, folder: Path) -> Iterator[str]:
+    where = "In this folder:" if at == "." else ""
+    yield from ("## Use", "", *((where, "") if where else ()))
+    yield from ("```bash", f"mem1 eval --model {at}", f"mem1 serve-policy {at}", "```", "")
+    speaks = "; `protocol.json` says how it was trained to speak" if (folder / "protocol.json").is_file() else ""
+    yield f"transformers and vLLM load it as any other model{speaks}."
     yield ""
 
 

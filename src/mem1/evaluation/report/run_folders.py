@@ -73,7 +73,8 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
     training = training_folder(run)
-    evaluations = read_evaluations(run / "evaluation" if (run / "evaluation").is_dir() else run)
+    inside = read_evaluations(run / "evaluation") if (run / "evaluation").is_dir() else []
+    evaluations = [*inside, *read_evaluations(run)]
     metrics = read_metrics(training / METRICS) if training and (training / METRICS).is_file() else []
     if not evaluations and not metrics:
         raise UserError(

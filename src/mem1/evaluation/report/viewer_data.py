@@ -23,7 +23,8 @@ and size are kept, with one k for all, so that what can be compared stays togeth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -296,15 +297,36 @@ Change = tuple[str, str]
 def changes(last: str, state: str) -> list[Change]:
     """The difference from `last` to `state` by words; "=" and "+" joined are `state`."""
     old, new = (re.findall(r"\s*\S+|\s+$", text) for text in (last, state))
-    matcher = SequenceMatcher(None, [w.strip() for w in old], [w.strip() for w in new], autojunk=False)
     found: list[Change] = []
-    for kind, a, b, c, d in matcher.get_opcodes():
+    for kind, a, b, c, d in _steps([w.strip() for w in old], [w.strip() for w in new]):
         if kind == "equal":
-            found.append(("=", "".join(new[c:d])))
+            found += [("=", "".join(new[c:d]))] if d > c else []
             continue
         found += [("-", "".join(old[a:b]))] if b > a else []
         found += [("+", "".join(new[c:d]))] if d > c else []
     return found
+
+
+_PAIRS = 1 << 15
+"""Pairs of equal words in two states that are compared word by word: it takes the square of them, where few differ."""
+
+
+def _steps(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Steps from the old words to the new ones, as `SequenceMatcher.get_opcodes`; what repeats itself without end
+    between an equal beginning and an equal end is replaced as a whole."""
+    shorter = min(len(old), len(new))
+    head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    tail = next((i for i in range(shorter - head) if old[-1 - i] != new[-1 - i]), shorter - head)
+    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
+    yield "equal", 0, head, 0, head
+    counted = Counter(b)
+    if sum(number * counted[word] for word, number in Counter(a).items()) > _PAIRS:
+        yield "replace", head, head + len(a), head, head + len(b)
+    else:
+        for kind, *places in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+            start, stop, first, last = (head + place for place in places)
+            yield kind, start, stop, first, last
+    yield "equal", len(old) - tail, len(old), len(new) - tail, len(new)
 
 
 FIRST = 64

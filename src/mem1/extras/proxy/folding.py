@@ -268,6 +268,8 @@ class Folding:
             _LOG.warning("%sno new state: %s", _named(call.session), one_line(event.why))
         if event.kind == "unwritten":
             _LOG.warning("%sno new notes: %s", _named(call.session), one_line(event.why))
+        if event.kind == "unread":
+            _LOG.warning("%snot folded yet: %s", _named(call.session), event.why)
         if event.kind == "appends":
             _LOG.warning("%snot folded yet, as appending is cheaper: %s", _named(call.session), event.why)
         if self._events is None:

@@ -86,8 +86,8 @@ class NoteWriter:
         """
         from mem1.engines.workers import local_engine
 
-        policy = load_policy(folder, device=device, dtype="bfloat16" if device.bfloat16 else "float32")
         tags = _tags(folder)
+        policy = load_policy(folder, device=device, dtype="bfloat16" if device.bfloat16 else "float32")
         return cls(policy.codec, tags, local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers))
 
     @classmethod

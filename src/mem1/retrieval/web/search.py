@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 from mem1.errors import UserError
 from mem1.net.exchange import TryFailed, read_json, read_key, redact, retry_after
@@ -200,6 +200,8 @@ def search_api(name: str, base_url: str | None = None) -> JsonApi:
 
 _QUERY_WORDS, _QUERY_CHARACTERS = 50, 400
 """Longest query that every API accepts (Brave's limits); the rest is cut off."""
+_QUERY_WRITTEN = 1500
+"""Characters of a query in an address, which may have `urls.LONGEST`."""
 _TITLE_CHARACTERS, _SNIPPET_CHARACTERS = 300, 2000
 _MAX_BYTES = 4_000_000
 _KIND = "search"
@@ -230,11 +232,18 @@ class WebSearch:
         Raises RetrievalFailed for the first query that cannot be answered.
         """
         check_search(queries, k)
-        sent = [" ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS] for query in queries]
+        sent = [self._sent(query) for query in queries]
         different = list(dict.fromkeys(sent))
         found = in_parallel(lambda query: self._passages(query, k), different, self.threads)
         by_query = dict(zip(different, found, strict=True))
         return [[(p, 1 / rank) for rank, p in enumerate(by_query[query], start=1)] for query in sent]
+
+    def _sent(self, query: str) -> str:
+        """The part of a query that the API takes; in an address, a letter may take many characters."""
+        part = " ".join(query.split()[:_QUERY_WORDS])[:_QUERY_CHARACTERS]
+        while self.api.method == "GET" and (written := len(quote_plus(part, errors="replace"))) > _QUERY_WRITTEN:
+            part = part[: len(part) * _QUERY_WRITTEN // written]
+        return part
 
     def _passages(self, query: str, k: int) -> list[Passage]:
         if not query:

@@ -72,7 +72,7 @@ class Source:
         """
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out} exists and is not empty; give another folder")
-        card = model_card(name or self.name, run=self.run, folder=self.path)
+        card = model_card(name or self.name, run=self.run, folder=self.path, at=name or ".")
         if self.checkpoint:
             export_checkpoint(self.path, out)
         else:
