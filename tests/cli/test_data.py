@@ -277,3 +277,11 @@ def test_without_objectives_the_usual_sizes_that_allow_the_depth_are_evaluated(
 ):
     chosen = Chosen.of(settings, {})
     assert with_sizes(chosen, chosen.load()).evaluation.objectives == sizes
+
+
+def test_a_recipe_may_lie_in_a_folder_with_an_equals_sign(tmp_path: Path):
+    (tmp_path / "lr=1e-4").mkdir()
+    (tmp_path / "lr=1e-4" / "config.toml").write_text("seed = 3\n")
+    path, long = str(tmp_path / "lr=1e-4" / "config.toml"), f"evaluation.objectives=[1,{' ' * 400}2]"
+    assert Chosen.of([path, "seed=4"], {}) == Chosen(path, ("seed=4",))
+    assert Chosen.of([long, "seed=4"], {}) == Chosen(None, (long, "seed=4"))

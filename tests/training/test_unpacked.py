@@ -23,9 +23,10 @@ from transformers import (
 )
 from worlds import CODEC
 
+from mem1.engines.alike import unlike_sampler
 from mem1.engines.base import Sampling
 from mem1.engines.local import LocalEngine
-from mem1.packing.attention import unlike_sampler, unpackable
+from mem1.packing.attention import unpackable
 from mem1.policy.policy import Policy
 from mem1.records import Trajectory, Turn
 from mem1.training.logprobs import completion_logprobs

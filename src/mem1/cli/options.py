@@ -244,7 +244,7 @@ class Chosen:
     def of(cls, arguments: Sequence[str], short: Mapping[str, Any]) -> Chosen:
         """From the arguments in order and the short names that were given (None: not given)."""
         first, *rest = arguments or [""]
-        named = first if first and ("=" not in first or Path(first).is_file()) else None
+        named = first if first and ("=" not in first or os.path.isfile(first)) else None
         settings = expanded(arguments if named is None else rest)
         for name, value in short.items():
             if value is not None and value != []:

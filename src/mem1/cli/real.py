@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 START, TRAIN, EVAL = "smollm2/start", "smollm2/train", "smollm2/eval"
 MODEL = "smollm2"
 QUICK: Mapping[str, tuple[str, ...]] = {
-    START: ("sft.steps=46", "sft.warmup=6"),
+    START: ("sft.steps=92", "sft.warmup=6"),
     TRAIN: ("rl.curriculum=[{steps=2, objectives=[2]}]", "evaluation.every=2", "evaluation.validation_tasks=2"),
     EVAL: ("evaluation.objectives=[1,2,4,8]", "evaluation.tasks=8", "evaluation.questions=32"),
 }

@@ -31,13 +31,13 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
+from mem1.engines.alike import longest_alike, unlike_layers
 from mem1.engines.base import Completion, Follow, Request, Sampling, Script, ScriptedEngine, Streaming
 from mem1.engines.codec import Codec
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
 from mem1.errors import UserError
 from mem1.net.requests import Refused
-from mem1.packing.attention import longest_alike, unlike_layers
 
 _LONGEST_STOP = 40
 """Characters of a stop string."""

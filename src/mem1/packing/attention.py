@@ -41,6 +41,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
+from mem1.engines.alike import STATES
 from mem1.errors import UserError
 from mem1.packing.blocks import Blocks, cut
 from mem1.packing.tree import TokenTree, visible
@@ -205,7 +206,6 @@ PACKABLE = ("qwen2", "llama", "qwen3")
 """Architectures (`config.model_type`) whose packed log-probs and gradients are tested."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_STATES = ("state_size", "ssm_state_size", "mamba_d_state")
 _SOFTCAPS = ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling")
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
@@ -227,49 +227,6 @@ def unpackable(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} cannot be packed exactly: {'; '.join(reasons)}" if reasons else ""
 
 
-def unlike_sampler(config: Any, context: int) -> str:
-    """Why layers of this model would compute other numbers if they saw all tokens of a context beside longer ones, as
-    they do while this process samples, or have no position for some; empty: neither, up to so many tokens."""
-    if exceeded := [(most, what) for most, what in _limits(config) if most < context]:
-        most, what = min(exceeded)
-        return f"{what.format(most)}, and contexts may have {context:,}: set budget.context={most}"
-    return unlike_layers(config)
-
-
-def longest_alike(config: Any) -> int | None:
-    """Most tokens of a context for which they compute the same; None: any number."""
-    return min((most for most, _ in _limits(config)), default=None)
-
-
-def unlike_layers(config: Any) -> str:
-    """Why layers of this model would compute other numbers for a context of any length; empty: they do not."""
-    text = config.get_text_config()
-    kinds = set(getattr(text, "layer_types", None) or ())
-    states = [name for name in _STATES if getattr(text, name, None)]
-    other = sorted(kinds - {"full_attention", "sliding_attention"}) or states
-    return f"it has layers of another kind than attention over all tokens ({', '.join(other)})" if other else ""
-
-
-def _limits(config: Any) -> list[tuple[int, str]]:
-    """Numbers of tokens beyond which a context is not for this model, and why."""
-    text = config.get_text_config()
-    kinds = set(getattr(text, "layer_types", None) or ())
-    window = getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
-    rope = getattr(text, "rope_parameters", None) or {}
-    positions = getattr(text, "max_position_embeddings", None)  # beyond, dynamic angles differ
-    if positions and rope.get("rope_type") in ("yarn", "linear"):  # many configurations name those before scaling
-        scaled = (rope.get("original_max_position_embeddings") or positions) * rope.get("factor", 1)
-        positions = max(positions, int(scaled))
-    limits = {
-        "its layers look back {:,} tokens": window,
-        "it has {:,} positions": positions,
-        "it has other angles (rope_type 'longrope') beside a context of more than {:,} tokens": (
-            rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
-        ),
-    }
-    return [(most, what) for what, most in limits.items() if most]
-
-
 def _config_reasons(config: Any) -> Iterator[str]:
     kinds = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     if kinds:
@@ -279,7 +236,7 @@ def _config_reasons(config: Any) -> Iterator[str]:
     for name in _EXPERTS:
         if getattr(config, name, None):
             yield f"it is a mixture of experts ({name} = {getattr(config, name)}), whose routing may depend on the pack"
-    for name in _STATES:
+    for name in STATES:
         if getattr(config, name, None):
             yield f"it has state-space layers ({name} = {getattr(config, name)}), whose state runs on over all branches"
     for name, value in sorted(config.to_dict().items()):

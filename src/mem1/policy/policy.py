@@ -24,13 +24,13 @@ from transformers.utils import logging as transformers_logging
 
 from mem1.dialogue import Dialogue, NativeDialogue, TagDialogue
 from mem1.durable import MANIFEST, seal, write_file
+from mem1.engines.alike import unlike_sampler
 from mem1.engines.chat_template import ChatTemplate, code_in, tokenizer_files, write_tokenizer_files
 from mem1.engines.codec import Codec
 from mem1.engines.device import ON_CPU, Computed, Device, dtype_name, sampling_dtype
 from mem1.engines.weights import check_finite
 from mem1.errors import UserError
 from mem1.hub import not_here
-from mem1.packing.attention import unlike_sampler
 from mem1.policy.folders import NAMED, POLICY, SHIPPED, check_whole, policy_folder
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.policy.tiny_model import new_model
