@@ -122,6 +122,22 @@ def test_a_pause_waits_for_what_is_under_way_and_nothing_else(watched: Watched):
     assert second.results.result(60)
 
 
+def test_to_resume_what_is_not_paused_waits_for_nobody(watched: Watched):
+    call = watched.queue.submit([LONG], WARM)
+    watched.let(2)
+    watched.sampler.resume()
+    assert not call.results.done()
+    watched.let(10_000)
+    assert call.results.result(60)
+
+
+def test_completions_are_in_the_order_of_their_rows(watched: Watched):
+    watched.let(10_000)
+    rows = [Row((5, 9), 20, 7), SHORT, Row((5, 9), 9, 8)]
+    found = watched.queue.submit(rows, WARM).results.result(60)
+    assert [len(one.token_ids) for one in found] == [20, 5, 9]
+
+
 def test_rows_that_nobody_waits_for_end_and_go_on_beside_others(watched: Watched):
     with watched.sampler.turn():
         long, other = watched.queue.submit([LONG], WARM), watched.queue.submit([Row((5, 9), 60, 4)], WARM)

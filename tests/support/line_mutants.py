@@ -278,7 +278,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("copy_row(self._tensors(), len(self.live), place, last.held)", "pass"),
         ("        for source, target, tokens in self.shared:", "        for source, target, tokens in ():"),
         (".triu_(body.start + 1)", ".triu_(1)"),
-        ("hidden_nL = key_L > self", "hidden_nL = key_L >= self"),
+        ("hidden_nKL = key_L > position", "hidden_nKL = key_L >= position"),
         ("softcap * torch.tanh(", "torch.tanh("),
         ('    if any(name.rsplit(".", 1)[-1] == "sinks"', '    if all(name.rsplit(".", 1)[-1] == "sinks"'),
     ),
@@ -297,10 +297,17 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("engines/local.py", ("engines/test_lookahead.py",)): (
         ("            row.held += 1\n", ""),
         ("if guesses[number : number + 1] != [token]:", "if number >= len(guesses):"),
-        ("len(row.tokens) - 1\n", "len(row.tokens)\n"),
         ("if self.engine.steering is not None:  #", "if False:  #"),
     ),
     ("engines/workers.py", ("engines/test_rows.py",)): (("if process[r.key] == number] for", "if number == 0] for"),),
+    ("engines/request_queue.py", ("engines/test_request_queue.py",)): (
+        ("self._waiting[0].options == options and", ""),
+        ("[] if self._sampler.yields else", ""),
+        ("if self._under_way and all(", "if self._under_way and any("),
+        ("or len(call.rows) > room):", "):"),
+        ("            call.gone = True\n", "            call.gone = False\n"),
+        ("sorted(call.found)", "call.found"),
+    ),
     ("algorithms/channels.py", ("algorithms/test_channel_rewards.py",)): (
         ("+= channel.weight * reward", "+= reward"),
         ("            if last >= 0:", "            if True:"),

@@ -292,6 +292,9 @@ class Sampler:
             self._interrupt.fill_(False)
 
     def resume(self) -> None:
+        """Begin again; returns at once where nothing was paused."""
+        if not self.paused:
+            return
         with self._turn:
             self.paused = False
             self._turn.notify_all()
