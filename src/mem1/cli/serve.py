@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -162,11 +161,12 @@ def retriever(
 ) -> None:
     """Answer searches over HTTP by the protocol of Search-R1's retrieval server."""
     from mem1.cli.progress import stderr
+    from mem1.net.threads import cores
     from mem1.retrieval.server import serve
 
     work_begins()
     console = stderr()
-    number = workers or min(_MOST_WORKERS, _cores())
+    number = workers or min(_MOST_WORKERS, cores())
     serve(
         _opener(corpus, number),
         host=host,
@@ -199,10 +199,6 @@ def recall(
         raise UserError(f"{log} is a folder; give the file of a conversation")
     work_begins()
     serve_recall(log, form)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mem1.errors import UserError
+from mem1.net.threads import cores
 
 CPU = torch.device("cpu")
 
@@ -83,7 +84,9 @@ class Device:
         return wanted if self.is_cpu else 1
 
     def few_workers(self, wanted: int) -> tuple[str, ...]:
-        """A line for the user where fewer processes sample than `wanted`."""
+        """A line for the user where fewer processes sample than `wanted`, or more than there are cores."""
+        if self.is_cpu and wanted > max(cores(), 2):
+            return (f"{wanted} workers share {cores()} cores: more than one a core are slower, and take long to start",)
         if self.workers(wanted) == wanted:
             return ()
         return (f"{wanted} workers are for a CPU; on {self.name} one process computes",)

@@ -13,6 +13,7 @@ concurrent.futures are waited for at exit.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,11 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 Options = TypeVar("Options")
 Found = TypeVar("Found")
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Pool:
