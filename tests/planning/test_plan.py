@@ -305,6 +305,11 @@ class TestCommand:
         with pytest.raises(UserError, match="missing: --prompt, --action, --result, --turns"):
             call("atlas-quick", "--state", 20)
 
+    def test_sizes_that_no_context_can_hold_are_refused(self):
+        sizes = ["--prompt", 8000, "--state", 10, "--action", 10, "--result", 2**31 - 1, "--turns", 10_000]
+        with pytest.raises(UserError, match=r"contexts of 2,147,491,667 tokens or more, and budget.context = 4,096"):
+            call("atlas-quick", *sizes)
+
     def test_sizes_of_attempts_are_for_recipes_with_rl(self):
         with pytest.raises(UserError, match=r"those of attempts of \[rl\], which the recipe does not have"):
             call("atlas-warm-start", *["--prompt", 10, "--state", 1, "--action", 1, "--result", 1, "--turns", 1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +57,7 @@ def command(
     from mem1.planning.plan import Steps, make_plan, record
 
     known, steps = _attempts(run, sizes), Steps()
+    _check_sizes(sizes, config.budget.context)
     named = None if gpus is None else cluster(gpus)
     plan = make_plan(config, gpus=named, server_gpus=server_gpus, attempts=known, steps=steps)
     advice = None
@@ -68,6 +69,17 @@ def command(
         print(json.dumps({**record(plan), "advice": None if advice is None else [asdict(one) for one in advice]}))
     else:
         show_plan(plan, advice)
+
+
+def _check_sizes(sizes: Mapping[str, int | None], most: int) -> None:
+    """Raises UserError for sizes of which not even one turn fits into a context, by whatever memory."""
+    least = sum(sizes[name] or 0 for name in ("prompt", "state", "action"))
+    least += (sizes["result"] or 0) if (sizes["turns"] or 1) > 1 else 0
+    if least > most:
+        raise UserError(
+            f"these sizes make contexts of {least:,} tokens or more, and budget.context = {most:,}: raise it, or give "
+            "smaller ones"
+        )
 
 
 def _attempts(run: Path | None, sizes: dict[str, int | None]) -> Attempts:
