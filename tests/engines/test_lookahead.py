@@ -33,7 +33,7 @@ class TestGuesses:
         assert Lookahead().guess([1, 2, 1, 3, 1], 2) == [3, 1]
 
     def test_are_as_many_as_asked_for_and_go_round_where_the_tokens_end(self):
-        assert Lookahead().guess([1, 2, 1], 5) == [2, 1, 2, 1, 2]
+        assert Lookahead().guess([1, 2, 1], 4) == [2, 1, 2, 1]
         assert Lookahead().guess([3, 4, 4], 3) == [4, 4, 4]
         assert Lookahead().guess([1, 2, 1], 1) == [2]
         assert Lookahead().guess([1, 2, 1], 0) == []
@@ -45,7 +45,19 @@ class TestGuesses:
         lookahead, ids = Lookahead(), []
         for _ in range(300):
             ids += [rng.randrange(5) for _ in range(rng.randint(1, 3))]
-            assert lookahead.guess(ids, 4) == Lookahead().guess(ids, 4)
+            assert lookahead.guess(ids, 4) == Lookahead().guess(ids, 4)  # as nothing was learnt
+
+    def test_are_fewer_where_they_were_wrong_and_more_where_they_were_right(self):
+        lookahead, ids = Lookahead(), [4, 7] * 20
+        numbers = []
+        for right in [0] * 20 + [9] * 20:
+            numbers.append(len(guessed := lookahead.guess(ids, 6)))
+            if guessed:
+                lookahead.learn(min(right, len(guessed)))
+        assert numbers[:2] == [4, 3] and sum(numbers[10:20]) <= 3  # one is tried from time to time
+        assert numbers[-1] == 6
+        ids.append(99)
+        assert lookahead.guess(ids, 6) == []
 
     @pytest.mark.parametrize(
         ("rows", "kind", "each"), [(1, "cpu", 6), (6, "cpu", 3), (12, "cpu", 1), (13, "cpu", 0), (64, "cuda", 3)]

@@ -333,6 +333,9 @@ class Batch:
         """The tokens drawn after a row's last one and after its guesses, up to the first that was not guessed; whether
         the row ends with one."""
         guesses, row.guesses = row.guesses, []
+        if guesses:
+            pairs = enumerate(zip(guesses, drawn, strict=False))
+            row.lookahead.learn(next((at for at, (guess, (token, _)) in pairs if guess != token), len(guesses)))
         for number, (token, logprob) in enumerate(drawn):
             row.tokens.append(token)
             row.logprobs.append(logprob)

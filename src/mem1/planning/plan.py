@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from mem1.engines.device import ON_CPU
+from mem1.engines.lookahead import guesses_each
 from mem1.errors import UserError
 from mem1.evaluation.tokens import model_shape
 from mem1.packing import split_into_packs
@@ -252,10 +253,12 @@ class _Planner:
         return attempts if self.server is not None else min(attempts, max(1, SAMPLER_TOKENS // tokens.longest))
 
     def _sampling(self, tokens: StepTokens) -> dict[str, int]:
-        """What sampling adds: keys and values, each row's logits in fp32 and twice in fp64; or a server's attempt."""
+        """What sampling adds: keys and values, logits of rows and their guesses in fp32 and twice in fp64; or a server's
+        attempt."""
         if self.server is None:
             rows = self._rows(tokens)
-            return {"keys and values": self._keys(rows * tokens.longest), "logits": rows * self.shape.vocab_size * 24}
+            logits = rows * (1 + guesses_each(rows, "cpu" if self.gpus is None else "cuda"))
+            return {"keys and values": self._keys(rows * tokens.longest), "logits": logits * self.shape.vocab_size * 24}
         asleep = self._served(tokens.longest) if self.server.sleep else {}
         return {f"server: {part}": size for part, size in asleep.items()}
 
