@@ -1,13 +1,10 @@
-"""What sampling attempts in this process costs: streaming against rounds, with and without shared beginnings, and
-without guesses at what comes next.
+"""What sampling attempts in this process costs: streaming against rounds, with and without shared beginnings.
 
     python benchmarks/sampling.py [--recipe atlas-notes] [--objectives 2 16] [--tasks 6] [--attempts 8]
-    python benchmarks/sampling.py --recipe smollm2/train --tasks 1 --attempts 4 --set model.path=POLICY
 
 The same attempts are made in each way three times; times are CPU seconds of the process, one thread, the
 best of three. In rounds, all attempts wait for the longest completion of a turn (`mem1.engines.rows` shares beginnings
-within a round, or between rounds in a session). Guesses are made where rows are few (`mem1.engines.lookahead`). The
-last column says whether all ways sampled the same tokens.
+within a round, or between rounds in a session). The last column says whether all ways sampled the same tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import torch
 from machine import commit, hardware
 
 from mem1.configuration import load_toml
-from mem1.engines import local, rows
+from mem1.engines import rows
 from mem1.engines.base import Completion, Engine, Sampling, new_session
 from mem1.policy.policy import make_policy
 from mem1.policy.protocol import resolve
@@ -59,17 +56,6 @@ def nothing_shared() -> Iterator[None]:
         rows._equal = before
 
 
-@contextmanager
-def nothing_guessed() -> Iterator[None]:
-    """Inside, a step computes one token of each row."""
-    before = local.guesses_each
-    local.guesses_each = lambda rows, kind: 0
-    try:
-        yield
-    finally:
-        local.guesses_each = before
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     torch.set_num_threads(1)
@@ -78,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rollout = make_rollout(config, make_policy(config), source)
     assert isinstance(rollout, Rollout)
     print(f"commit {commit()}; {hardware()}; {given.recipe}, {given.tasks} tasks, {given.attempts} attempts at each\n")
-    print("| N | streaming | nothing guessed | nothing shared | rounds | in a session | nothing shared | same tokens |")
-    print("|--:|--:|--:|--:|--:|--:|--:|---|")
+    print("| N | streaming | nothing shared | rounds | rounds in a session | rounds, nothing shared | same tokens |")
+    print("|--:|--:|--:|--:|--:|--:|---|")
     for objectives in given.objectives:
         different = source.tasks(objectives=objectives, count=given.tasks, seed=0)
         print(row(objectives, rollout, [task for task in different for _ in range(given.attempts)]), flush=True)
@@ -91,10 +77,8 @@ def row(objectives: int, rollout: Rollout, tasks: Sequence[Task]) -> str:
     for made, session in (rollout, False), (rounds, False), (rounds, True):
         ways.append(best(lambda made=made, session=session: sample(made, tasks, session)))
     with nothing_shared():
-        ways.insert(1, best(lambda: sample(rollout, tasks, False)))
+        ways[1:1] = [best(lambda: sample(rollout, tasks, False))]
         ways.append(best(lambda: sample(rounds, tasks, False)))
-    with nothing_guessed():
-        ways.insert(1, best(lambda: sample(rollout, tasks, False)))
     sampled = [[[turn.completion_ids for turn in attempt.turns] for attempt in found] for found, _ in ways]
     same = "yes" if all(tokens == sampled[0] for tokens in sampled) else "no"
     return f"| {objectives} | {' | '.join(f'{seconds:.2f} s' for _, seconds in ways)} | {same} |"

@@ -253,8 +253,7 @@ class _Planner:
         return attempts if self.server is not None else min(attempts, max(1, SAMPLER_TOKENS // tokens.longest))
 
     def _sampling(self, tokens: StepTokens) -> dict[str, int]:
-        """What sampling adds: keys and values, logits of rows and their guesses in fp32 and twice in fp64; or a server's
-        attempt."""
+        """What sampling adds: keys and values, logits of rows and guesses in fp32 and twice in fp64; or a server's."""
         if self.server is None:
             rows = self._rows(tokens)
             logits = rows * (1 + guesses_each(rows, "cpu" if self.gpus is None else "cuda"))
