@@ -28,7 +28,8 @@ from webshop_site import app as webshop
 from worlds import CODEC
 
 from mem1.engines import policy_server
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.engines.base import Follow, Request
+from mem1.engines.policy_sampler import BatchOptions, Sampler
 from mem1.envs.webshop.catalogue import Goal
 from mem1.envs.webshop.pages import Session
 from mem1.envs.webshop.shop import Shop
@@ -84,13 +85,13 @@ class Releasing(FakeTime):
 
 
 class Counting(Sampler):
-    """Remembers the seeds of each batch."""
+    """Remembers the seeds of each turn."""
 
     batches: list[list[int]]
 
-    def complete(self, rows: Sequence[Row], options: BatchOptions) -> Any:
-        self.batches.append([row.seed for row in rows])
-        return super().complete(rows, options)
+    def stream(self, requests: Sequence[Request], follow: Follow, options: BatchOptions) -> None:
+        self.batches.append([request.seed for request in requests])
+        super().stream(requests, follow, options)
 
 
 class SlowShop(Shop):
@@ -477,7 +478,7 @@ class TestDeadClients:
             target = Target("policy", address)
             target.post = "/v1/completions"
             with target.talk(target.request(completion(seed=1))) as first:
-                wait_for(lambda: sampler.batches == [[1]])
+                target.settle()
                 for seed in (2, 3, 4):
                     with target.talk(target.request(completion(seed=seed))):
                         pass
@@ -486,7 +487,7 @@ class TestDeadClients:
                     sampler.resume()
                     assert first.recv(100).startswith(b"HTTP/1.1 200 ")
                     assert last.recv(100).startswith(b"HTTP/1.1 200 ")
-        assert sampler.batches == [[1], [5]]
+        assert sampler.batches == [[1, 5]]
 
     def test_pages_of_the_shop_whose_client_has_gone_are_never_drawn(self):
         shop = SlowShop.of(site().shop)
@@ -591,7 +592,7 @@ class TestTooMuch:
             target = Target("policy", address)
             target.post = "/v1/completions"
             with target.talk(target.request(completion(max_tokens=20))):
-                wait_for(lambda: len(sampler.batches) == 1)
+                target.settle()
                 answer = CLIENT.post(f"{address}/v1/completions", json={"prompt": [5], "max_tokens": 20})
                 sampler.resume()
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

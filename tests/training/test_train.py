@@ -503,7 +503,7 @@ def test_another_class_of_retriever_is_another_corpus_and_another_address_is_not
 def test_a_folder_that_holds_something_else_is_not_written_to(config: Recipe, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="exists and is not empty"):
+    with pytest.raises(UserError, match="exists, is not empty, and holds no run"):
         train(config, tmp_path / "run", command=["mem1"])
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 

@@ -26,7 +26,7 @@ from mem1.extras.writer.reading import NEXT, prompt_of
 from mem1.messages.writing import Reading
 from mem1.net.threads import Batcher, in_parallel
 from mem1.policy.folders import policy_folder
-from mem1.policy.policy import load_policy
+from mem1.policy.policy import load_config, load_policy
 from mem1.policy.protocol import Known
 from mem1.protocol import Tags, blocks, observation, strip_markup
 from mem1.tasks.completions import completion
@@ -86,6 +86,7 @@ class NoteWriter:
         """
         from mem1.engines.workers import local_engine
 
+        load_config(policy_folder(folder))  # says what a folder without a model is
         tags = _tags(folder)
         policy = load_policy(folder, device=device, dtype="bfloat16" if device.bfloat16 else "float32")
         return cls(policy.codec, tags, local_engine(policy.model, policy.codec, tags.stop_strings, workers=workers))
