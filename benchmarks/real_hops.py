@@ -4,7 +4,7 @@
     python benchmarks/real_hops.py ../shared/data/qa --out runs/real-hops --seed 1
 
 Demonstrations come from the gold passages of training questions, BM25 searches all passages of the folder, and the
-test questions are asked before and after eight steps of GRPO on two. The recipes are in benchmarks/real_hops/. A run
+test questions are asked before and after sixteen steps of GRPO on two. The recipes are in benchmarks/real_hops/. A run
 that was stopped goes on with the same command.
 
 Prints exact match and F1 over N with 95 % intervals, peak tokens and searches, and judges what was declared before: RL
