@@ -438,7 +438,7 @@ def test_calls_that_are_joined_keep_their_contexts_bounds_and_seeds_and_one_bad_
     actions = [Action(one, "search", "a"), Action(one, "fly", "b"), Action(one, "search", "c")]
     rows = [Row((number, 1), 10 + number, 20 + number) for number in range(3)]
     with JoinedCalls(Noting(), Picky(), Sampling(seed=9)) as calls:
-        found = calls._complete(rows, None)
+        found = [calls.complete(row) for row in rows]
         a, b, c = calls._observe(actions, "search")
         with pytest.raises(UserError, match="no action 'fly'"):
             calls.observe(actions[1])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from local_models import fresh
 from servers import wait_for
-from worlds import task
+from worlds import CODEC, task
 
 from mem1.endpoint.sampling import Closed, JoinedCalls, Row
 from mem1.engines.base import Completion, Sampling
+from mem1.engines.local import LocalEngine
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 
@@ -48,6 +51,29 @@ def test_closing_waits_for_the_batch_that_runs_and_not_for_a_call_that_never_beg
         assert not ended.is_set()
         engine.released.set()
         assert runs.result(60).token_ids == (1,) and ended.wait(60)
+
+
+def test_a_call_is_answered_before_longer_ones_beside_it_and_none_is_under_way_after_the_end():
+    engine, steps = LocalEngine(fresh(), CODEC, ()), itertools.count()
+    held, go = threading.Event(), threading.Event()
+
+    def stops(_token: int, sampled: Any) -> bool:
+        if next(steps) == 40:
+            held.set()
+            assert go.wait(60)
+        return False
+
+    engine.stops = stops  # type: ignore[method-assign]
+    with JoinedCalls(engine, Bookings(), Sampling()) as calls, ThreadPoolExecutor(3) as pool:
+        with calls.turn():  # both wait
+            long = pool.submit(calls.complete, Row((5, 9), 300, 1))
+            short = pool.submit(calls.complete, Row((5, 9, 7), 5, 2))
+            wait_for(lambda: len(calls._under_way) == 2)
+        assert held.wait(60) and len(short.result(10).token_ids) == 5 and not long.done()
+        later = pool.submit(calls.complete, Row((5, 9, 7), 5, 2))
+        go.set()
+        assert later.result(60).token_ids == short.result().token_ids and len(long.result(60).token_ids) == 300
+    assert not calls._turn.locked()
 
 
 class Bookings:

@@ -1,9 +1,9 @@
 """Sampling for calls that come one by one, from many attempts at the same time.
 
-    calls of attempts 1, 2, 3  ->  one call of the engine with three contexts  ->  each its own completion
+    calls of attempts 1, 2, 3  ->  one batch of three contexts  ->  each its own completion, as soon as it has ended
 
-An engine in this process gets them joined, one batch at a time, in a thread of its own. An engine that forms batches
-itself (`concurrency`) is called directly.
+An engine in this process gets them joined, in a thread of its own (`mem1.engines.request_queue`). An engine that forms
+batches itself (`concurrency`) is called directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.base import Completion, Engine, Follow, Request, Sampling, Streaming, stream_rounds
+from mem1.engines.request_queue import RequestQueue
 from mem1.envs.base import Action, Environment, Observation
 from mem1.errors import UserError
 from mem1.net.threads import Batcher
@@ -42,10 +43,10 @@ class JoinedCalls:
     def __init__(self, engine: Engine, environment: Environment, sampling: Sampling) -> None:
         self._engine, self._environment, self._sampling = engine, environment, sampling
         self._batched = getattr(engine, "concurrency", 1) == 1
-        self._rows: Batcher[Row, None, Completion] = Batcher(self._complete, threads=1, size=_JOINED)
+        self._rows: RequestQueue[None] = RequestQueue(self, size=_JOINED)
         # actions of one kind are joined: a kind that the environment does not know fails, and nothing is repeated
         self._actions: Batcher[Action, str, Observation | UserError] = Batcher(self._observe, threads=1, size=_JOINED)
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._closed = False
         self._under_way: set[Future[list[Completion]]] = set()
         self.error: Exception | None = None
@@ -60,17 +61,21 @@ class JoinedCalls:
             under_way = list(self._under_way)
         # the weights may change once these are done; nobody ever reports a cancelled one to `wait`
         wait([future for future in under_way if not future.cancel()])
+        with self._turn:  # a row is answered before the engine has ended its batch
+            pass
         self._rows.close()
         self._actions.close()
 
     def complete(self, row: Row) -> Completion:
         """A completion. Raises what the engine raises, and Closed."""
         if not self._batched:
-            return self._complete([row], None)[0]
+            with self._kept():
+                sampling = replace(self._sampling, seeds=(row.seed,))
+                return self._engine.complete([row.context], max_tokens=[row.max_tokens], sampling=sampling)[0]
         with self._lock:
             if self._closed:
                 raise Closed
-            future = self._rows.submit([row], None)
+            future = self._rows.submit([row], None).results
             self._under_way.add(future)
         try:
             return future.result()[0]
@@ -88,13 +93,32 @@ class JoinedCalls:
             raise found
         return found
 
-    def _complete(self, rows: Sequence[Row], _: None) -> list[Completion]:
+    @property
+    def workers(self) -> int:
+        """Number of processes of the engine."""
+        return getattr(self._engine, "workers", 1)
+
+    @property
+    def yields(self) -> bool:
+        """Whether nobody samples any more."""
+        return self._closed
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Held while the engine samples."""
+        with self._turn:
+            yield
+
+    def stream(self, requests: Sequence[Request], follow: Follow, _: None, /) -> None:
+        """Complete these requests and those that `follow` returns."""
         with self._kept():
-            return self._engine.complete(
-                [row.context for row in rows],
-                max_tokens=[row.max_tokens for row in rows],
-                sampling=replace(self._sampling, seeds=tuple(row.seed for row in rows)),
-            )
+            if isinstance(self._engine, Streaming):
+                self._engine.stream(requests, follow, sampling=self._sampling)
+            else:
+                stream_rounds(self._engine, requests, follow, self._sampling)
+
+    def interrupt(self) -> None:
+        """Never: an agent waits for each call."""
 
     def _observe(self, actions: Sequence[Action], _: str) -> list[Observation | UserError]:
         with suppress(UserError), self._kept():  # of one action; the others go on

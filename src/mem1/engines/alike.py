@@ -1,7 +1,9 @@
 """Where this process samples as the model itself computes: all tokens of a context are seen, beside longer contexts.
 
-unlike_sampler(config, 4096)    "its layers look back 512 tokens, and contexts may have 4,096: ..."; empty: alike
-longest_alike(config)           512
+    unlike_sampler(config, 4096)    "its layers look back 512 tokens, and contexts may have 4,096: ..."; empty: alike
+    longest_alike(config)           512
+
+Elsewhere the recorded log-probabilities would be those of another model.
 """
 
 from __future__ import annotations

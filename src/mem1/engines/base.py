@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mem1.engines.chat_template import ChatTemplate
@@ -126,6 +126,15 @@ class Streaming(Engine, Protocol):
         under way. Of `sampling`, the seeds are not used.
         """
         ...
+
+
+def stream_rounds(engine: Engine, requests: Sequence[Request], follow: Follow, sampling: Sampling) -> None:
+    """`Streaming.stream` by an engine that completes batches: what `follow` returns is the next one."""
+    while requests:
+        contexts, most = [request.context for request in requests], [request.max_tokens for request in requests]
+        seeded = replace(sampling, seeds=tuple(request.seed for request in requests))
+        completions = engine.complete(contexts, max_tokens=most, sampling=seeded)
+        requests = follow(list(zip(requests, completions, strict=True)))
 
 
 Script = Callable[[str], str]

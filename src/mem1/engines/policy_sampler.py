@@ -32,7 +32,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
 from mem1.engines.alike import longest_alike, unlike_layers
-from mem1.engines.base import Completion, Follow, Request, Sampling, Script, ScriptedEngine, Streaming
+from mem1.engines.base import Completion, Follow, Request, Sampling, Script, ScriptedEngine, Streaming, stream_rounds
 from mem1.engines.codec import Codec
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
@@ -354,8 +354,4 @@ class ScriptedSampler(Sampler):
 
     def stream(self, requests: Sequence[Request], follow: Follow, options: BatchOptions) -> None:
         """All at once."""
-        sampling = Sampling(temperature=options.temperature)
-        while requests:
-            contexts, most = [r.context for r in requests], [r.max_tokens for r in requests]
-            completions = self._scripted.complete(contexts, max_tokens=most, sampling=sampling)
-            requests = follow(list(zip(requests, completions, strict=True)))
+        stream_rounds(self._scripted, requests, follow, Sampling(temperature=options.temperature))

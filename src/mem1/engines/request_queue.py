@@ -1,10 +1,12 @@
-"""Requests of a policy server: those of equal options are sampled together, each is answered when its rows have ended.
+"""Requests for completions: those of equal options are sampled together, each is answered when its rows have ended.
 
-submit A (1,900 tokens), B (5)     one batch; B is answered after five steps
-submit C (5), options as A's       joins A when B has ended
-submit D, other options            nobody joins any more; D is next when A and C have ended
-/pause                             nobody joins any more; what waits begins after /resume
-the client of A hangs up           A is sampled on beside C, and ends when nobody waits for any row
+    submit A (1,900 tokens), B (5)     one batch; B is answered after five steps
+    submit C (5), options as A's       joins A when B has ended
+    submit D, other options            nobody joins any more; D is next when A and C have ended
+    yields, as for a pause             nobody joins any more; what waits has the next turn
+    abandon A                          A is sampled on beside C, and ends when nobody waits for any row
+
+Those of a policy server, and the calls of agents that are trained.
 """
 
 from __future__ import annotations
@@ -13,23 +15,65 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Generic, Protocol, TypeVar
 
-from mem1.engines.base import Completion, Request
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
+from mem1.engines.base import Completion, Follow, Request
 from mem1.net.threads import Pool
 
 _MOST_IN_TURN = 1 << 14
 """Rows that may join one turn, whose records grow with them."""
 
 
+class Row(Protocol):
+    """One requested completion."""
+
+    @property
+    def context(self) -> tuple[int, ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+Options = TypeVar("Options")
+Taken = TypeVar("Taken", contravariant=True)
+
+
+class Turns(Protocol[Taken]):
+    """Who samples."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that share the rows of a turn."""
+        ...
+
+    @property
+    def yields(self) -> bool:
+        """Whether the turn must end as soon as what is under way has ended."""
+        ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Inside, nobody else samples; waits until that is so."""
+        ...
+
+    def stream(self, requests: Sequence[Request], follow: Follow, options: Taken, /) -> None:
+        """Within a turn: as `mem1.engines.base.Streaming.stream`."""
+        ...
+
+    def interrupt(self) -> None:
+        """End the completions under way where they are."""
+        ...
+
+
 @dataclass(eq=False, kw_only=True)
-class Call:
+class Call(Generic[Options]):
     """Rows that are answered together."""
 
     rows: Sequence[Row]
-    options: BatchOptions
+    options: Options
     results: Future[list[Completion]] = field(default_factory=Future)
     """One completion per row, in order."""
     found: dict[int, Completion] = field(default_factory=dict)
@@ -38,22 +82,22 @@ class Call:
     """Nobody waits for it any more."""
 
 
-class RequestQueue:
+class RequestQueue(Generic[Options]):
     """Thread-safe; samples in one thread."""
 
-    def __init__(self, sampler: Sampler, *, size: int) -> None:
+    def __init__(self, sampler: Turns[Options], *, size: int) -> None:
         """`size`: most rows that are sampled together; a call of more is sampled alone."""
         self._sampler, self._size = sampler, size
         self._pool = Pool(1)
         self._lock = threading.Lock()
-        self._waiting: deque[Call] = deque()
-        self._under_way: dict[int, Call] = {}
+        self._waiting: deque[Call[Options]] = deque()
+        self._under_way: dict[int, Call[Options]] = {}
         """Whose a row is, by key."""
         self._joining = 0
         """Rows that may still join those under way."""
         self._keys = count()
 
-    def submit(self, rows: Sequence[Row], options: BatchOptions) -> Call:
+    def submit(self, rows: Sequence[Row], options: Options) -> Call[Options]:
         """A call whose `results` come; it is dropped where they are cancelled before it begins."""
         call = Call(rows=rows, options=options)
         with self._lock:
@@ -63,7 +107,7 @@ class RequestQueue:
         self._pool.submit(lambda _: self._take_turn(), None)
         return call
 
-    def abandon(self, call: Call) -> None:
+    def abandon(self, call: Call[Options]) -> None:
         """Nobody waits for this call any more: rows under way of such calls alone are interrupted."""
         call.results.cancel()
         with self._lock:
@@ -71,12 +115,16 @@ class RequestQueue:
             if self._under_way and all(one.gone for one in self._under_way.values()):
                 self._sampler.interrupt()
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: Call[Options]) -> None:
         """Drop a cancelled call at once, or many could pile up while another takes long."""
         if call.results.cancelled():
             with self._lock:
                 if call in self._waiting:
                     self._waiting.remove(call)
+
+    def close(self) -> None:
+        """Take no more calls; those that wait are still answered."""
+        self._pool.close()
 
     def _take_turn(self) -> None:
         with self._sampler.turn():
@@ -97,8 +145,8 @@ class RequestQueue:
                 for call in lost:
                     call.results.set_exception(error)
 
-    def _follow(self, finished: Sequence[tuple[Request, Completion]], options: BatchOptions) -> list[Request]:
-        ended: list[Call] = []
+    def _follow(self, finished: Sequence[tuple[Request, Completion]], options: Options) -> list[Request]:
+        ended: list[Call[Options]] = []
         with self._lock:
             for request, completion in finished:
                 call = self._under_way.pop(request.key)
@@ -111,15 +159,15 @@ class RequestQueue:
             call.results.set_result([call.found[key] for key in sorted(call.found)])
         return more
 
-    def _begun(self, calls: Sequence[Call]) -> list[Request]:
+    def _begun(self, calls: Sequence[Call[Options]]) -> list[Request]:
         keys = [(next(self._keys), call, row) for call in calls for row in call.rows]
         self._under_way |= {key: call for key, call, _ in keys}
         return [Request(context=row.context, max_tokens=row.max_tokens, seed=row.seed, key=key) for key, _, row in keys]
 
-    def _oldest(self) -> list[Call]:
+    def _oldest(self) -> list[Call[Options]]:
         """The oldest call that is not cancelled and those that can be sampled with it, whatever waits between them."""
-        taken: list[Call] = []
-        passed: list[Call] = []
+        taken: list[Call[Options]] = []
+        passed: list[Call[Options]] = []
         room = self._size
         while self._waiting and (room > 0 or not taken):
             call = self._waiting.popleft()
@@ -131,9 +179,9 @@ class RequestQueue:
         self._waiting.extendleft(reversed(passed))
         return taken
 
-    def _next(self, options: BatchOptions) -> list[Call]:
+    def _next(self, options: Options) -> list[Call[Options]]:
         """Calls that may join: the oldest ones, up to the first that may not."""
-        taken: list[Call] = []
+        taken: list[Call[Options]] = []
         room = min(self._size - len(self._under_way), self._joining)
         while self._waiting and self._waiting[0].options == options and len(self._waiting[0].rows) <= room:
             call = self._waiting.popleft()

@@ -69,6 +69,7 @@ class ParallelEngine:
         if engine.model.device.type != "cpu":
             raise UserError(f"workers = {workers} is for models on a CPU; on {engine.model.device} set workers = 1")
         self.engine = engine
+        self.workers = workers
         self._number, self._count = next(_NUMBERS), workers - 1
         self._helpers: list[_Helper] = []
         self._shared: list[torch.Tensor] = []
