@@ -43,8 +43,9 @@ PIP := $(BIN)/python -m pip install $(PIP_ARGS)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 
-# OpenMP threads that spin while they wait slow a shared machine down several times over
+# OpenMP threads that spin on while they wait slow a shared machine down several times over (benchmarks/waiting.py)
 export OMP_WAIT_POLICY := passive
+export GOMP_SPINCOUNT := 10000
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -118,9 +118,11 @@ def check_text(arguments: Sequence[str]) -> list[str]:
 
 
 def prepare() -> None:
-    """Waiting threads sleep, as OpenMP's spinning costs several times on a shared machine; large tensors are recycled,
-    and other packages are quiet."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    """Waiting threads spin for some microseconds and then sleep (`benchmarks/waiting.py`): to spin on as OpenMP does
+    costs several times on a shared machine. Large tensors are recycled, and other packages are quiet."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     atexit.register(gc.freeze)  # the interpreter's end would look for cycles in all that torch holds, for over a second

@@ -68,8 +68,8 @@ def adamw(model: torch.nn.Module, rate: float, weight_decay: float = 0.0, *, bet
 def _adamw(
     parameters: Sequence[torch.nn.Parameter], rate: float, weight_decay: float, betas: tuple[float, float]
 ) -> AdamW:
-    """In one kernel on a GPU; on a CPU parameter by parameter, as torch has it."""
-    fused = True if parameters and all(p.is_cuda for p in parameters) else None
+    """In one kernel, which reads and writes each number once."""
+    fused = True if parameters and all(p.device.type in ("cuda", "cpu") for p in parameters) else None
     return AdamW(_decaying(parameters, weight_decay), lr=rate, betas=betas, fused=fused)
 
 
