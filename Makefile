@@ -45,7 +45,7 @@ SOURCES := pyproject.toml $(shell find src recipes -type f -not -name '*.pyc')
 
 # OpenMP threads that spin on while they wait slow a shared machine down several times over (benchmarks/waiting.py)
 export OMP_WAIT_POLICY := passive
-export GOMP_SPINCOUNT := 10000
+export GOMP_SPINCOUNT := 3000
 # compiling mem1 and its tests again takes each process seconds
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -3,8 +3,8 @@
     python benchmarks/waiting.py [--steps 4]
 
 A step is the forward and backward pass of some 1,600 tokens in bf16, one pack that two threads compute (as in
-bfloat16.py): thousands of short computations, after each of which a thread waits for the other. Prints tokens per second
-of one process, and of each of two that share the cores.
+bfloat16.py): thousands of short computations, after each of which a thread waits for the other. Prints tokens per
+second of one process, and of each of two that share the cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 WAYS: Mapping[str, Mapping[str, str]] = {
     "sleep at once": {"OMP_WAIT_POLICY": "passive"},
-    "spin for some microseconds, as mem1 does": {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"},
+    "spin for some microseconds, as mem1 does": {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "3000"},
     "spin for milliseconds, as OpenMP does": {},
 }
 

@@ -3,7 +3,7 @@
 #   docker run --rm -v "$PWD/runs:/work/runs" mem1:cpu quickstart
 FROM python:3.12-slim
 
-ENV OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=10000 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
+ENV OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=3000 PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src

@@ -122,7 +122,7 @@ def prepare() -> None:
     costs several times on a shared machine. Large tensors are recycled, and other packages are quiet."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     atexit.register(gc.freeze)  # the interpreter's end would look for cycles in all that torch holds, for over a second
