@@ -1087,9 +1087,8 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("trouble is not None and returned.answer is None and", "trouble is not None and not returned.answer and"),
     ),
     ("endpoint/sampling.py", ("endpoint/test_recording.py",)): (
-        ("replace(self._sampling, seeds=tuple(row.seed for row in rows))", "self._sampling"),
-        ("seeds=tuple(row.seed for row in rows)", "seeds=(rows[0].seed,) * len(rows)"),
-        ("max_tokens=[row.max_tokens for row in rows]", "max_tokens=[rows[0].max_tokens] * len(rows)"),
+        ("replace(self._sampling, seeds=(row.seed,))", "self._sampling"),
+        ("max_tokens=[row.max_tokens], sampling", "max_tokens=[1], sampling"),
         (
             "        return [self._alone(action) for action in actions]",
             '        return [UserError("") for _ in actions]',
