@@ -131,12 +131,12 @@ def test_next_to_no_products_stay_in_fp32():
     assert count.flops[torch.float32] < 1e-3 * count.flops[torch.bfloat16]
 
 
-@pytest.mark.parametrize(("device", "fused"), [("cuda", True), ("cpu", None)])
-def test_adamw_is_one_kernel_on_a_gpu(device: str, fused: bool | None):
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_adamw_is_one_kernel(device: str):
     with FakeTensorMode():
         weights = torch.nn.ParameterList([torch.empty(2, 3, device=device), torch.empty(3, device=device)])
         (member,) = adamw(weights, 1e-3).members
-    assert member.defaults["fused"] is fused
+    assert member.defaults["fused"] is True
 
 
 def test_a_run_does_not_go_on_in_another_precision_by_itself(tmp_path: Path):
