@@ -22,7 +22,16 @@ from pydantic import Field
 from mem1.configuration import Config
 from mem1.configuration.model import MOST_TOKENS
 from mem1.dialogue import Dialogue, Shown, turn_of
-from mem1.engines.base import Completion, Engine, Request, Sampling, Streaming, derived_seed
+from mem1.engines.base import (
+    Completion,
+    Engine,
+    Request,
+    Sampling,
+    Streaming,
+    derived_seed,
+    one_each,
+    stream_rounds,
+)
 from mem1.envs.base import Action, Environment, Observation, Outcome
 from mem1.errors import UserError
 from mem1.memory import Context, Fold, MemoryPolicy, answer_from, next_context, recalled
@@ -269,15 +278,7 @@ class Rollout(RolloutParts):
                 progress([attempt.key for attempt in over])
 
         def advance(together: Sequence[_Attempt]) -> None:
-            requests = begin(together)
-            while requests:
-                completions = self.engine.complete(
-                    [request.context for request in requests],
-                    max_tokens=[request.max_tokens for request in requests],
-                    sampling=replace(sampling, seeds=tuple(request.seed for request in requests)),
-                )
-                found = _one_each(completions, len(requests), self.engine, "complete", "contexts", Completion)
-                requests = follow(list(zip(requests, found, strict=True)))
+            stream_rounds(self.engine, begin(together), follow, sampling)
 
         concurrency = getattr(self.engine, "concurrency", 1)
         if isinstance(self.engine, Streaming):
@@ -367,7 +368,7 @@ class Rollout(RolloutParts):
                         attempt.actions.append((kind, argument))
                         acting.append(attempt)
             replies = self.environment.observe([a.request for a in acting]) if acting else []
-            replies = _one_each(replies, len(acting), self.environment, "observe", "actions", Observation)
+            replies = one_each(replies, len(acting), self.environment, "observe", "actions", Observation)
             found = dict(zip(map(id, acting), replies, strict=True))
             for attempt, shown in zip(attempts, texts, strict=True):
                 if (reply := found.get(id(attempt))) is not None:
@@ -410,18 +411,6 @@ class Rollout(RolloutParts):
                 seconds=attempt.seconds,
             )
         )
-
-
-def _one_each(found: Any, wanted: int, thing: object, method: str, inputs: str, kind: type[Value]) -> Sequence[Value]:
-    """What a plug-in returned. Raises UserError unless it is one of this kind for each input."""
-    said = f"{type(thing).__name__}.{method} returned"
-    if not isinstance(found, Sequence):
-        raise UserError(f"{said} a {type(found).__name__} for {wanted} {inputs}; it returns a list of {kind.__name__}")
-    if len(found) != wanted:
-        raise UserError(f"{said} {len(found)} values for {wanted} {inputs}; it returns one {kind.__name__} for each")
-    if wrong := [one for one in found if not isinstance(one, kind)]:
-        raise UserError(f"{said} {wrong[0]!r:.80}; it returns one {kind.__name__} for each of the {inputs}")
-    return found
 
 
 def attempt_numbers(tasks: Sequence[Task]) -> list[int]:

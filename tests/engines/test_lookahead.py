@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 import torch
-from local_models import MODEL
+from local_models import MODEL, counted
 from precision import rounding
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM
 from worlds import CODEC
 
 from mem1.engines.base import Completion, Request, Sampling, new_session
@@ -113,15 +112,6 @@ def sample(asked: Sequence[Sequence[int]], *, temperature: float = 1.0, stops: S
     return engine.complete(asked, max_tokens=BUDGETS, sampling=Sampling(seed=3, temperature=temperature))
 
 
-@contextmanager
-def passes(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Tokens of each forward pass."""
-    tokens: list[int] = []
-    hook = model.get_input_embeddings().register_forward_hook(lambda _m, given, _o: tokens.append(given[0].numel()))
-    yield tokens
-    hook.remove()
-
-
 def guessing(monkeypatch: pytest.MonkeyPatch, truth: dict[tuple[int, ...], tuple[int, ...]], right: float) -> None:
     """Each guessed token is what will be sampled with this probability, else another."""
     rng = random.Random(0)
@@ -143,10 +133,10 @@ def test_right_and_wrong_guesses_change_nothing_that_is_sampled(
     asked = contexts(seed)
     with monkeypatch.context() as patch:
         patch.setattr("mem1.engines.local.guesses_each", lambda rows, kind: 0)
-        with passes(MODEL) as before:
+        with counted(MODEL) as before:
             wanted = sample(asked, temperature=temperature, stops=STOPS)
     guessing(monkeypatch, {tuple(c): w.token_ids for c, w in zip(asked, wanted, strict=True)}, right)
-    with passes(MODEL) as after:
+    with counted(MODEL) as after:
         found = sample(asked, temperature=temperature, stops=STOPS)
     for one, other in zip(found, wanted, strict=True):
         assert (one.token_ids, one.stopped) == (other.token_ids, other.stopped)
@@ -165,7 +155,7 @@ def test_a_row_that_guessed_is_taken_over_as_any_other(monkeypatch: pytest.Monke
         on = [*first, *wanted.token_ids, 5, 6]
         (then,) = LocalEngine(MODEL, CODEC, ()).complete([on], max_tokens=[9], sampling=Sampling(seed=4))
     monkeypatch.setattr(Lookahead, "guess", lambda _, ids, most: [7] * most)  # none is right: they must leave no trace
-    with passes(MODEL) as tokens:
+    with counted(MODEL) as tokens:
         (found,) = engine.complete([first], max_tokens=[22], sampling=Sampling(seed=3, session=session))
         computed = len(tokens)
         (again,) = engine.complete([on], max_tokens=[9], sampling=Sampling(seed=4, session=session))
@@ -178,12 +168,12 @@ def test_steered_tokens_are_not_guessed_at():
         return context[len(sampled) % len(context)]  # copies, so that guesses would be right
 
     engine = LocalEngine(MODEL, CODEC, (), steering=steer)
-    with passes(MODEL) as tokens:
+    with counted(MODEL) as tokens:
         (found,) = engine.complete([[5, 6, 7] * 4], max_tokens=[9], sampling=Sampling(seed=0))
     assert found.token_ids == (5, 6, 7) * 3 and tokens == [12, *[1] * 8]
 
 
-def test_what_repeats_itself_takes_fewer_passes():
+def test_what_repeats_itself_takes_fewer_counted():
     """A model that repeats its last token with near certainty."""
     model = new_model(TinyModel(hidden_size=32, layers=1, feed_forward=48), vocab_size=CODEC.vocab_size, seed=0)
     with torch.no_grad():
@@ -192,7 +182,7 @@ def test_what_repeats_itself_takes_fewer_passes():
                 parameter.zero_()
         model.get_output_embeddings().weight.copy_(50 * model.get_input_embeddings().weight)
     engine = LocalEngine(model, CODEC, ())
-    with passes(model) as tokens, engine.opened(Sampling(seed=0)) as batch:
+    with counted(model) as tokens, engine.opened(Sampling(seed=0)) as batch:
         batch.add([Request(context=[9, 8, 9], max_tokens=50, seed=1, key=0)])
         while batch.busy:
             finished = batch.step()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from local_models import MODEL as WIDER
+from local_models import counted
 from precision import rounding
 from transformers import (
     AutoModelForCausalLM,
@@ -68,15 +68,6 @@ def local(model: PreTrainedModel = MODEL, batch_tokens: int = 24576) -> LocalEng
 def sample(engine: LocalEngine, contexts: Contexts, session: int | None = None) -> list[Completion]:
     sampling = Sampling(seed=3, session=session)
     return engine.complete(contexts, max_tokens=[BUDGET] * len(contexts), sampling=sampling)
-
-
-@contextmanager
-def counted(model: PreTrainedModel) -> Iterator[list[int]]:
-    """Tokens of each forward pass."""
-    tokens: list[int] = []
-    hook = model.get_input_embeddings().register_forward_hook(lambda _m, given, _o: tokens.append(given[0].numel()))
-    yield tokens
-    hook.remove()
 
 
 def assert_alike(found: Sequence[Completion], wanted: Sequence[Completion]) -> None:

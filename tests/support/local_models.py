@@ -1,6 +1,9 @@
-"""A tiny model of which each test has a copy."""
+"""A tiny model of which each test has a copy, and what its passes compute."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 from worlds import CODEC
@@ -14,3 +17,12 @@ def fresh() -> PreTrainedModel:
 
 
 MODEL = fresh()
+
+
+@contextmanager
+def counted(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Tokens of each forward pass."""
+    tokens: list[int] = []
+    hook = model.get_input_embeddings().register_forward_hook(lambda _m, given, _o: tokens.append(given[0].numel()))
+    yield tokens
+    hook.remove()

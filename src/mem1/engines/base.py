@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from mem1.engines.chat_template import ChatTemplate
 from mem1.errors import UserError
@@ -129,12 +129,33 @@ class Streaming(Engine, Protocol):
 
 
 def stream_rounds(engine: Engine, requests: Sequence[Request], follow: Follow, sampling: Sampling) -> None:
-    """`Streaming.stream` by an engine that completes batches: what `follow` returns is the next one."""
+    """`Streaming.stream` by an engine that completes batches: what `follow` returns is the next one.
+
+    Raises UserError for an engine that does not return one completion per context.
+    """
     while requests:
-        contexts, most = [request.context for request in requests], [request.max_tokens for request in requests]
-        seeded = replace(sampling, seeds=tuple(request.seed for request in requests))
-        completions = engine.complete(contexts, max_tokens=most, sampling=seeded)
-        requests = follow(list(zip(requests, completions, strict=True)))
+        completions = engine.complete(
+            [request.context for request in requests],
+            max_tokens=[request.max_tokens for request in requests],
+            sampling=replace(sampling, seeds=tuple(request.seed for request in requests)),
+        )
+        found = one_each(completions, len(requests), engine, "complete", "contexts", Completion)
+        requests = follow(list(zip(requests, found, strict=True)))
+
+
+Value = TypeVar("Value")
+
+
+def one_each(found: Any, wanted: int, thing: object, method: str, inputs: str, kind: type[Value]) -> Sequence[Value]:
+    """What a plug-in returned. Raises UserError unless it is one of this kind for each input."""
+    said = f"{type(thing).__name__}.{method} returned"
+    if not isinstance(found, Sequence):
+        raise UserError(f"{said} a {type(found).__name__} for {wanted} {inputs}; it returns a list of {kind.__name__}")
+    if len(found) != wanted:
+        raise UserError(f"{said} {len(found)} values for {wanted} {inputs}; it returns one {kind.__name__} for each")
+    if wrong := [one for one in found if not isinstance(one, kind)]:
+        raise UserError(f"{said} {wrong[0]!r:.80}; it returns one {kind.__name__} for each of the {inputs}")
+    return found
 
 
 Script = Callable[[str], str]

@@ -291,7 +291,8 @@ class Batch:
 
     def _add(self, joining: Sequence[Request], free: dict[int, _Sampled], count: int, longest: int) -> None:
         self.rows.reserve(count, longest)
-        noise = draw_noise([request.seed for request in joining], _NOISE)
+        most = max(request.max_tokens for request in joining)
+        noise = draw_noise([request.seed for request in joining], min(most, _NOISE))
         for request, numbers in zip(joining, noise.tolist(), strict=True):
             row = _Sampled(ids=list(request.context), request=request, noise=numbers)
             self.rows.add(row, instead_of=free.get(request.key))

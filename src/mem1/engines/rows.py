@@ -340,11 +340,10 @@ class Step:
         if (heads, group, dtype) not in self._masks:
             device = self.flat_3T.device
             key_L = torch.arange(self.longest, device=device)
-            position = self.flat_3T[1, : self.count, None]
-            if self._spread is not None:
-                position = self.flat_3T[1, self._spread].view(self.count, -1, 1).repeat_interleave(group, 1)
+            if self._spread is None:
+                position = self.flat_3T[1, : self.count, None, None]
             else:
-                position = position[:, None]
+                position = self.flat_3T[1, self._spread].view(self.count, -1, 1).repeat_interleave(group, 1)
             hidden_nKL = key_L > position
             last_nKL = torch.zeros(hidden_nKL.shape, dtype=dtype, device=device).masked_fill_(hidden_nKL, -torch.inf)
             bodies = [
