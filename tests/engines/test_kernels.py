@@ -22,9 +22,10 @@ NO_KERNELS = {"aten.promote_types", "aten.detach_"}
 
 
 @pytest.fixture(autouse=True)
-def nothing_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses are made of how many rows there are."""
     monkeypatch.setattr("mem1.engines.local.guesses_each", lambda rows, kind: 0)
+    monkeypatch.setattr("mem1.engines.rows.fused", lambda kind, softcap: False)
 
 
 class Kernels(TorchDispatchMode):

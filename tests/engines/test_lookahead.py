@@ -59,15 +59,20 @@ class TestGuesses:
         assert lookahead.guess(ids, 6) == []
 
     @pytest.mark.parametrize(
-        ("rows", "kind", "each"), [(1, "cpu", 6), (6, "cpu", 3), (12, "cpu", 1), (13, "cpu", 0), (64, "cuda", 3)]
+        ("rows", "kind", "each"),
+        [(1, "cpu", 6), (6, "cpu", 6), (12, "cpu", 3), (24, "cpu", 1), (25, "cpu", 0), (64, "cuda", 3)],
     )
     def test_are_few_where_rows_are_many(self, rows: int, kind: str, each: int):
         assert guesses_each(rows, kind) == each
         assert guesses_each(0, kind) == 6
 
 
+@pytest.mark.parametrize("one_kernel", [True, False])
 @pytest.mark.parametrize("key_heads", [1, 2])
-def test_logits_of_guesses_are_those_of_the_tokens_themselves(key_heads: int):
+def test_logits_of_guesses_are_those_of_the_tokens_themselves(
+    key_heads: int, one_kernel: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mem1.engines.rows.fused", lambda kind, softcap: one_kernel)  # a GPU's is none
     torch.manual_seed(1)
     shape = LlamaConfig(
         vocab_size=CODEC.vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

@@ -23,7 +23,7 @@ guess, and what is guessed beyond twice that. By runs of three recipes' demonstr
 where they are wrong."""
 _EACH = 6
 """Most guesses for a row."""
-_TOGETHER = {"cpu": 24}
+_TOGETHER = {"cpu": 48}
 """Tokens of decoding rows, with guesses, for which a pass takes hardly longer than for fewer; by kind of device."""
 _TOGETHER_ELSEWHERE = 256
 

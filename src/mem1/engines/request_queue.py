@@ -12,16 +12,14 @@ Those of a policy server, and the calls of agents that are trained.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from mem1.engines.base import Completion, Follow, Request
-from mem1.net.threads import Pool
+from mem1.net.threads import Call, Pool, WaitingCalls
 
 _MOST_IN_TURN = 1 << 14
 """Rows that may join one turn, whose records grow with them."""
@@ -69,13 +67,9 @@ class Turns(Protocol[Taken]):
 
 
 @dataclass(eq=False, kw_only=True)
-class Call(Generic[Options]):
-    """Rows that are answered together."""
+class Requested(Call[Row, Options, Completion]):
+    """Rows that are answered together, by a completion each."""
 
-    rows: Sequence[Row]
-    options: Options
-    results: Future[list[Completion]] = field(default_factory=Future)
-    """One completion per row, in order."""
     found: dict[int, Completion] = field(default_factory=dict)
     """By key, in which the rows are in order."""
     gone: bool = False
@@ -90,37 +84,28 @@ class RequestQueue(Generic[Options]):
         self._sampler, self._size = sampler, size
         self._pool = Pool(1)
         self._lock = threading.Lock()
-        self._waiting: deque[Call[Options]] = deque()
-        self._under_way: dict[int, Call[Options]] = {}
+        self._waiting: WaitingCalls[Requested[Options]] = WaitingCalls()
+        self._under_way: dict[int, Requested[Options]] = {}
         """Whose a row is, by key."""
         self._joining = 0
         """Rows that may still join those under way."""
         self._keys = count()
 
-    def submit(self, rows: Sequence[Row], options: Options) -> Call[Options]:
+    def submit(self, rows: Sequence[Row], options: Options) -> Requested[Options]:
         """A call whose `results` come; it is dropped where they are cancelled before it begins."""
-        call = Call(rows=rows, options=options)
-        with self._lock:
-            self._waiting.append(call)
-        call.results.add_done_callback(lambda _: self._forget(call))
+        call = Requested(items=rows, options=options)
+        self._waiting.add(call)
         # as many turns as calls, and each takes at least one while there are any
         self._pool.submit(lambda _: self._take_turn(), None)
         return call
 
-    def abandon(self, call: Call[Options]) -> None:
+    def abandon(self, call: Requested[Options]) -> None:
         """Nobody waits for this call any more: rows under way of such calls alone are interrupted."""
         call.results.cancel()
         with self._lock:
             call.gone = True
             if self._under_way and all(one.gone for one in self._under_way.values()):
                 self._sampler.interrupt()
-
-    def _forget(self, call: Call[Options]) -> None:
-        """Drop a cancelled call at once, or many could pile up while another takes long."""
-        if call.results.cancelled():
-            with self._lock:
-                if call in self._waiting:
-                    self._waiting.remove(call)
 
     def close(self) -> None:
         """Take no more calls; those that wait are still answered."""
@@ -129,7 +114,7 @@ class RequestQueue(Generic[Options]):
     def _take_turn(self) -> None:
         with self._sampler.turn():
             with self._lock:
-                calls = self._oldest()
+                calls = self._waiting.oldest(self._size)
                 requests = self._begun(calls)
             if not calls:
                 return
@@ -146,46 +131,21 @@ class RequestQueue(Generic[Options]):
                     call.results.set_exception(error)
 
     def _follow(self, finished: Sequence[tuple[Request, Completion]], options: Options) -> list[Request]:
-        ended: list[Call[Options]] = []
+        ended: list[Requested[Options]] = []
         with self._lock:
             for request, completion in finished:
                 call = self._under_way.pop(request.key)
                 call.found[request.key] = completion
-                if len(call.found) == len(call.rows):
+                if len(call.found) == len(call.items):
                     ended.append(call)
-            more = [] if self._sampler.yields else self._begun(self._next(options))
+            room = min(self._size - len(self._under_way), self._joining)
+            more = [] if self._sampler.yields else self._begun(self._waiting.next(options, room))
             self._joining -= len(more)
         for call in ended:
             call.results.set_result([call.found[key] for key in sorted(call.found)])
         return more
 
-    def _begun(self, calls: Sequence[Call[Options]]) -> list[Request]:
-        keys = [(next(self._keys), call, row) for call in calls for row in call.rows]
+    def _begun(self, calls: Sequence[Requested[Options]]) -> list[Request]:
+        keys = [(next(self._keys), call, row) for call in calls for row in call.items]
         self._under_way |= {key: call for key, call, _ in keys}
         return [Request(context=row.context, max_tokens=row.max_tokens, seed=row.seed, key=key) for key, _, row in keys]
-
-    def _oldest(self) -> list[Call[Options]]:
-        """The oldest call that is not cancelled and those that can be sampled with it, whatever waits between them."""
-        taken: list[Call[Options]] = []
-        passed: list[Call[Options]] = []
-        room = self._size
-        while self._waiting and (room > 0 or not taken):
-            call = self._waiting.popleft()
-            if taken and (call.options != taken[0].options or len(call.rows) > room):
-                passed.append(call)
-            elif call.results.set_running_or_notify_cancel():
-                taken.append(call)
-                room -= len(call.rows)
-        self._waiting.extendleft(reversed(passed))
-        return taken
-
-    def _next(self, options: Options) -> list[Call[Options]]:
-        """Calls that may join: the oldest ones, up to the first that may not."""
-        taken: list[Call[Options]] = []
-        room = min(self._size - len(self._under_way), self._joining)
-        while self._waiting and self._waiting[0].options == options and len(self._waiting[0].rows) <= room:
-            call = self._waiting.popleft()
-            if call.results.set_running_or_notify_cancel():
-                taken.append(call)
-                room -= len(call.rows)
-        return taken

@@ -30,6 +30,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
@@ -275,8 +276,8 @@ class Step:
         self._written: dict[int, Tensor] = {}
         """Number of key-value heads -> lines of a slab, taken as (rows * H * C, D), for each token and head."""
         self._masks: dict[tuple[int, int, torch.dtype], tuple[Tensor, ...]] = {}
-        """By heads and precision; 0 where a query sees a key, else -inf: for last tokens (n * H, 1 or K * G, L), for
-        each body (G * its tokens, its keys)."""
+        """By heads and precision; 0 where a query sees a key, else -inf: for last tokens (n, H, 1 or K * G, L), for
+        each body (1, H, G * its tokens, its keys)."""
         self._spread, self._back = self._grid() if self.widest > 1 else (None, None)
 
     def attend(
@@ -298,21 +299,21 @@ class Step:
             copy_row((keys, values), source, target, tokens)
         masks = self._visible(heads, group, q_1QTD.dtype)
         n, q_TQD = self.count, q_1QTD[0].transpose(0, 1)
-        k_LD, v_LD = (slab[:n, :, : self.longest].flatten(0, 1) for slab in (keys, values))
+        k_nHLD, v_nHLD = (slab[:n, :, : self.longest] for slab in (keys, values))
         if self._spread is None or self._back is None:
-            last = _products(q_TQD[:n].reshape(n * heads, group, -1), k_LD, v_LD, masks[0], scaling, softcap)
-            parts = [last.view(n, heads * group, -1)]
+            q_nHGD = q_TQD[:n].reshape(n, heads, group, -1)
+            parts = [_attended(q_nHGD, k_nHLD, v_nHLD, masks[0], scaling, softcap).reshape(n, heads * group, -1)]
         else:
             q_nKHGD = q_TQD[self._spread].view(n, self.widest, heads, group, -1)
-            q_nHkD = q_nKHGD.transpose(1, 2).reshape(n * heads, self.widest * group, -1)
-            last = _products(q_nHkD, k_LD, v_LD, masks[0], scaling, softcap)
-            out_nKHGD = last.view(n, heads, self.widest, group, -1).transpose(1, 2)
+            q_nHkD = q_nKHGD.transpose(1, 2).reshape(n, heads, self.widest * group, -1)
+            last = _attended(q_nHkD, k_nHLD, v_nHLD, masks[0], scaling, softcap)
+            out_nKHGD = last.unflatten(2, (self.widest, group)).transpose(1, 2)
             parts = [out_nKHGD.reshape(n * self.widest, heads * group, -1)[self._back]]
         for body, mask in zip(self.bodies, masks[1:], strict=True):
-            q_HtD = q_1QTD[0, :, body.flat].reshape(heads, -1, q_TQD.shape[-1])
-            k_HtD, v_HtD = (slab[body.place, :, : body.stop] for slab in (keys, values))
-            out = _products(q_HtD, k_HtD, v_HtD, mask, scaling, softcap)
-            parts.append(out.view(heads * group, body.stop - body.start, -1).transpose(0, 1))
+            q_1HtD = q_1QTD[:, :, body.flat].reshape(1, heads, -1, q_TQD.shape[-1])
+            k_1HtD, v_1HtD = (slab[body.place, None, :, : body.stop] for slab in (keys, values))
+            out = _attended(q_1HtD, k_1HtD, v_1HtD, mask, scaling, softcap)
+            parts.append(out.reshape(heads * group, body.stop - body.start, -1).transpose(0, 1))
         return torch.cat(parts)[None] if self.bodies else parts[0][None]
 
     def _grid(self) -> tuple[Tensor, Tensor]:
@@ -350,14 +351,27 @@ class Step:
                 torch.full((body.stop - body.start, body.stop), -torch.inf, dtype=dtype, device=device)
                 .triu_(body.start + 1)
                 .repeat(group, 1)
+                .expand(1, heads, -1, -1)
                 for body in self.bodies
             ]
-            self._masks[heads, group, dtype] = last_nKL.repeat_interleave(heads, 0), *bodies
+            self._masks[heads, group, dtype] = last_nKL[:, None].repeat_interleave(heads, 1), *bodies
         return self._masks[heads, group, dtype]
 
 
+def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    """Softmax attention, (rows, H, queries, D): fused on a CPU, elsewhere by plain products."""
+    if fused(q.device.type, softcap):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
+    q_1, k_1, v_1, mask_1 = (x.flatten(0, 1) for x in (q, k, v, mask))
+    return _products(q_1, k_1, v_1, mask_1, scaling, softcap).unflatten(0, q.shape[:2])
+
+
+def fused(kind: str, softcap: float | None) -> bool:
+    """Whether one kernel attends, on this kind of device."""
+    return kind == "cpu" and softcap is None
+
+
 def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:
-    """Softmax attention by plain products, which for few queries beat the fused kernels of a CPU."""
     if k.device.type == "cpu" and k.dtype != torch.float32:
         k = k.contiguous()  # else the product transposes a copy of its own, which takes ten times as long
     if softcap is None:

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 Options = TypeVar("Options")
 Found = TypeVar("Found")
+AnyCall = TypeVar("AnyCall", bound="Call[Any, Any, Any]")
 
 
 def cores() -> int:
@@ -129,11 +130,64 @@ def run_jobs(
         raise errors[0]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Call(Generic[Item, Options, Found]):
+@dataclass(kw_only=True, eq=False)
+class Call(Generic[Item, Options, Found]):
+    """Items that are worked on together, and may be so with those of other calls of equal options."""
+
     items: Sequence[Item]
     options: Options
     results: Future[list[Found]] = field(default_factory=Future)
+    """One per item, in order."""
+
+
+class WaitingCalls(Generic[AnyCall]):
+    """Calls in the order in which they came; thread-safe. One that is taken can no longer be cancelled."""
+
+    def __init__(self) -> None:
+        self._calls: deque[AnyCall] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: AnyCall) -> None:
+        """Let a call wait until it is taken, or its results are cancelled."""
+        with self._lock:
+            self._calls.append(call)
+        call.results.add_done_callback(lambda _: self._forget(call))
+
+    def _forget(self, call: AnyCall) -> None:
+        """Drop a cancelled call at once, or many could pile up while another takes long."""
+        if call.results.cancelled():
+            with self._lock, contextlib.suppress(ValueError):
+                self._calls.remove(call)
+
+    def oldest(self, size: int) -> list[AnyCall]:
+        """The oldest call and those that can be worked on with it, at most `size` items unless it alone has more;
+        whatever waits between them is passed over. Empty where none waits."""
+        taken: list[AnyCall] = []
+        passed: list[AnyCall] = []
+        with self._lock:
+            while self._calls and (size > 0 or not taken):
+                call = self._calls.popleft()
+                if taken and (call.options != taken[0].options or len(call.items) > size):
+                    passed.append(call)
+                elif call.results.set_running_or_notify_cancel():
+                    taken.append(call)
+                    size -= len(call.items)
+            self._calls.extendleft(reversed(passed))
+        return taken
+
+    def next(self, options: Any, size: int) -> list[AnyCall]:
+        """The oldest calls of these options, at most `size` items: up to the first that has others, or too many."""
+        taken: list[AnyCall] = []
+        with self._lock:
+            while self._calls and self._calls[0].options == options and len(self._calls[0].items) <= size:
+                call = self._calls.popleft()
+                if call.results.set_running_or_notify_cancel():
+                    taken.append(call)
+                    size -= len(call.items)
+        return taken
 
 
 class Batcher(Generic[Item, Options, Found]):
@@ -147,18 +201,17 @@ class Batcher(Generic[Item, Options, Found]):
     def __init__(self, work: Callable[[Sequence[Item], Options], list[Found]], *, threads: int, size: int) -> None:
         self._work, self._size = work, size
         self._pool = Pool(threads)
-        self._waiting: deque[_Call[Item, Options, Found]] = deque()
+        self._waiting: WaitingCalls[Call[Item, Options, Found]] = WaitingCalls()
         self._lock = threading.Lock()
         self._closed = False
 
     def submit(self, items: Sequence[Item], options: Options) -> Future[list[Found]]:
         """One result per item, in order, or what `work` raised. A call cancelled before it begins is not worked on."""
-        call: _Call[Item, Options, Found] = _Call(items=items, options=options)
+        call: Call[Item, Options, Found] = Call(items=items, options=options)
         with self._lock:
             if self._closed:
                 raise RuntimeError("this batcher is closed")
-            self._waiting.append(call)
-        call.results.add_done_callback(lambda _: self._forget(call))
+            self._waiting.add(call)
         # as many turns as calls, and each takes at least one while there are any
         self._pool.submit(lambda _: self._take_turn(), None)
         return call.results
@@ -169,14 +222,8 @@ class Batcher(Generic[Item, Options, Found]):
             self._closed = True
         self._pool.close()
 
-    def _forget(self, call: _Call[Item, Options, Found]) -> None:
-        """Drop a cancelled call at once, or many could pile up while another takes long."""
-        if call.results.cancelled():
-            with self._lock, contextlib.suppress(ValueError):
-                self._waiting.remove(call)
-
     def _take_turn(self) -> None:
-        calls = [call for call in self._next() if call.results.set_running_or_notify_cancel()]
+        calls = self._waiting.oldest(self._size)
         if not calls:
             return
         try:
@@ -193,21 +240,3 @@ class Batcher(Generic[Item, Options, Found]):
             stop = start + len(call.items)
             call.results.set_result(results[start:stop])
             start = stop
-
-    def _next(self) -> list[_Call[Item, Options, Found]]:
-        """The oldest call and those that can be worked on with it; empty where none waits."""
-        with self._lock:
-            if not self._waiting:
-                return []
-            taken = [self._waiting.popleft()]
-            room = self._size - len(taken[0].items)
-            passed: list[_Call[Item, Options, Found]] = []
-            while self._waiting and room > 0:
-                call = self._waiting.popleft()
-                if call.options == taken[0].options and len(call.items) <= room:
-                    taken.append(call)
-                    room -= len(call.items)
-                else:
-                    passed.append(call)
-            self._waiting.extendleft(reversed(passed))
-            return taken
