@@ -9,7 +9,7 @@ the last. One forward pass takes the model from what is held of every row to its
 
     last token of row 0, of row 1, of row 2,   what is new in row 0 before its last token,   the same of row 2
 
-The last tokens attend together, by one product with the plain view `[:n, :, :longest]` of a slab: rows that decode have
+The last tokens attend together, over the plain view `[:n, :, :longest]` of a slab: rows that decode have
 nothing else, and so a step of n of them gathers nothing. Guesses at what comes next (`mem1.engines.lookahead`) stand
 after their row's last token and attend with it. Other new tokens attend row by row. A key is computed once for
 all rows with equal first tokens: a new context takes over the longest equal beginning from the row of its own last
