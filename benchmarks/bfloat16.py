@@ -13,7 +13,6 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 
 import torch
 from gpu_parts import SMOLLM2
@@ -26,7 +25,6 @@ from mem1.algorithms.losses import negative_log_likelihood
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import Machine, keep_freed_memory
-from mem1.engines.few_rows import quick_for_few
 from mem1.engines.workers import local_engine
 from mem1.packing import Pack, split_into_packs
 from mem1.policy.policy import load_policy
@@ -47,7 +45,6 @@ def main() -> None:
     print("| | fp32 | bf16 | ratio |\n|---|--:|--:|--:|", flush=True)
     for rows in (8, ROWS, 1_024):
         show(f"product of {rows:,} x 576 and 576 x 1,536, GFLOP/s", [product(rows, kind, repeats) for kind in TYPES])
-    show(f"the same of {ROWS}, as sampling does, GFLOP/s", [product(ROWS, kind, repeats, few=True) for kind in TYPES])
     keep_freed_memory()  # as training does
     torch.manual_seed(0)
     model = LlamaForCausalLM(SMOLLM2)
@@ -73,15 +70,13 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(seconds[1:])
 
 
-def product(rows: int, kind: torch.dtype, repeats: int, *, few: bool = False) -> float:
-    """GFLOP/s of a linear layer; `few`: as `mem1.engines.few_rows` computes it where it gains by that."""
-    layer, one = torch.nn.Linear(576, 1_536, bias=False, dtype=kind), torch.randn(1, rows, 576, dtype=kind)
+def product(rows: int, kind: torch.dtype, repeats: int) -> float:
+    one, other = torch.randn(rows, 576, dtype=kind), torch.randn(1_536, 576, dtype=kind)
     times = max(1, 20_000 // rows)
 
     def work() -> None:
-        with torch.inference_mode(), quick_for_few(layer) if few else nullcontext():
-            for _ in range(times):
-                layer(one)
+        for _ in range(times):
+            torch.nn.functional.linear(one, other)
 
     return 2 * rows * 576 * 1_536 * times / best(work, repeats) / 1e9
 

@@ -300,16 +300,6 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if self.engine.steering is not None:  #", "if False:  #"),
     ),
     ("engines/workers.py", ("engines/test_rows.py",)): (("if process[r.key] == number] for", "if number == 0] for"),),
-    ("engines/few_rows.py", ("engines/test_few_rows.py",)): (
-        ("range(2, 65)", "range(1, 65)"),
-        ("range(2, 65)", "range(2, 66)"),
-        ('weight.dtype == torch.bfloat16 and "forward" not in vars(layer)', "weight.dtype == torch.bfloat16"),
-        ('weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and', 'weight.device.type == "cpu" and'),
-        ("if type(layer) is nn.Linear and", "if isinstance(layer, nn.Linear) and"),
-        ("x_1MK.shape[0] != 1 or ", ""),
-        ("return y_NM.t().contiguous()[None]", "return y_NM.t()[None]"),
-        ("            del layer.forward", "            pass"),
-    ),
     ("net/threads.py", ("engines/test_request_queue.py",)): (
         ("self._calls[0].options == options and", ""),
         ("or len(call.items) > size):", "):"),

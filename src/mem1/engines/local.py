@@ -27,7 +27,6 @@ from transformers import PreTrainedModel
 from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.engines.codec import Codec
 from mem1.engines.device import flushed_denormals, keep_freed_memory, with_float64
-from mem1.engines.few_rows import quick_for_few
 from mem1.engines.lookahead import Lookahead, guesses_each
 from mem1.engines.rows import KeptRows, Row, Rows, check_rows
 
@@ -106,8 +105,7 @@ class LocalEngine:
         self.model.eval()
         batch = Batch(self, sampling.temperature, keep=keep or sampling.session is not None)
         try:
-            with quick_for_few(self.model):
-                yield batch
+            yield batch
             batch.close()
         finally:
             self.model.train(was_training)
