@@ -1332,6 +1332,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("oldest(rest, tokens) or _beginning(rest, tokens)", "oldest(rest, tokens) or rest"),
         ("if parts_words(line, at)), 0)", "), 0)"),
     ),
+    ("messages/exact.py", ("extras/probe/test_retained.py",)): (("self.text.splitlines()", "[self.text]"),),
     ("messages/wholes.py", ("messages/test_exact.py",)): (
         ("if CUT in wanted or start in self._inside_numbers", "if start in self._inside_numbers"),
         ("or end in self._inside_numbers", ""),

@@ -110,9 +110,10 @@ class Source:
         return normal(word) in self.wholes or (("," in word or "'" in word) and word in self.with_commas)
 
     def beyond(self, source: Source) -> frozenset[str]:
-        """Its exact words, in the form of `normal`, that this source does not say."""
-        plain = _plain(self.text)
-        return frozenset(word for at in _unsaid(plain, source) if is_exact(word := normal(bare(plain[at]))))
+        """Its exact words, in the form of `normal`, that this source does not say; a number ends with its line."""
+        lines = map(_plain, self.text.splitlines())
+        found = (normal(bare(plain[at])) for plain in lines for at in _unsaid(plain, source))
+        return frozenset(filter(is_exact, found))
 
     def nearest(self, word: str) -> str | None:
         """The only exact word that is a slip of the pen away, with the same digits."""

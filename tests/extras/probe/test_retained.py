@@ -50,3 +50,9 @@ def test_invented_words_are_exact_ones_that_nobody_said():
     assert invented(Text("OPS-18 and 1300 in /srv/limits.toml"), source) == ("/srv/limits.toml", "1300", "ops-18")
     assert invented(Text("audit: May 3, 2027 and May 14, 2027"), day) == ("14",)
     assert invented(Text("OPS-17's limit, OPS-18's"), source) == ("ops-18's",)
+
+
+def test_a_number_ends_with_its_line():
+    source = Text("It has 7 floors. It is 205 m high.")
+    assert invented(Text("floors: 7\n205 m: the height"), source) == ()
+    assert invented(Text("floors: 7 205 m: the height"), source) == ("205",)
