@@ -127,3 +127,8 @@ def test_a_dense_index_of_something_else_is_refused(terminal: Terminal, corpus: 
     assert isinstance(dense, Dense)
     assert dense.prefixes == Prefixes(passage="passage: ")
     assert dense.search(["where does it rain a lot"], 1)[0][0][0] == TOWNS[1]
+
+
+def test_a_folder_without_an_index_is_said_once_before_workers_open_it(terminal: Terminal, tmp_path: Path):
+    said = terminal.error("serve-retriever", tmp_path, "--workers", "2", "--port", "0")
+    assert said == f"error: {tmp_path} is a folder without an index; make one with: mem1 index {tmp_path} --out FOLDER "

@@ -204,9 +204,10 @@ def recall(
 def _opener(corpus: Path, workers: int) -> Callable[[], Retriever]:
     """Opens the index; builds it here if there is none, so that several workers only map it."""
     from mem1.retrieval.bm25 import BM25
-    from mem1.retrieval.index_folder import bm25_folder, open_bm25, open_retriever
+    from mem1.retrieval.index_folder import bm25_folder, open_bm25, open_passages, open_retriever
 
     if corpus.is_dir():
+        open_passages(corpus)  # what is wrong with it is said once, not by every worker
         return partial(open_retriever, corpus)
     index = open_bm25(corpus)
     return (lambda: index) if workers == 1 else partial(BM25.load, bm25_folder(corpus))
