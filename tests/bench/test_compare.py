@@ -11,9 +11,12 @@ import pytest
 from bench_results import invented
 from terminals import Terminal
 
+from mem1.bench.page import bench_page
 from mem1.bench.results import save_result
-from mem1.bench.scores import sides_of
+from mem1.bench.scores import names_of, sides_of
 from mem1.bench.tables import score_table
+from mem1.cli.bench import record
+from mem1.pages.page import Figures
 
 FAMILIES = ("chain", "budget")
 
@@ -64,6 +67,16 @@ def test_a_side_that_lacks_a_family_has_no_score_of_all_beside_one_that_has_it()
     table = score_table(sides)
     assert table.headings[1:] == ("all", *FAMILIES)
     assert [tuple(cell is not None for cell in row[1:]) for row in table.rows] == [(True,) * 3, (False, True, False)]
+    assert [side["all"] is None for side in record(sides, [])["sides"]] == [False, True]
+    figures = [
+        figure
+        for section in bench_page(sides, title="a").sections
+        for figures in section.parts
+        if isinstance(figures, Figures)
+        for figure in figures.figures
+    ]
+    (trade,) = (figure for figure in figures if "tokens per right answer" in figure["title"])
+    assert [trace["name"] for trace in trade["data"]] == [names_of(sides)[0]]
 
 
 def test_memories_of_one_file_are_compared_and_one_can_be_picked(terminal: Terminal, tmp_path: Path, both: list[str]):

@@ -23,6 +23,7 @@ from mem1.bench.tables import (
     score_table,
     short,
     spent_table,
+    together,
 )
 from mem1.errors import printable
 from mem1.evaluation.compare import Estimate
@@ -115,8 +116,7 @@ def bench_page(sides: Sequence[Side], *, title: str) -> Page:
 
 
 def _figures(sides: Sequence[Side], names: Sequence[str]) -> list[Section]:
-    found = [score_of(side.attempts) for side in sides]
-    points = [one.points for one in found]
+    points = [score_of(side.attempts).points for side in sides]
     cells = dict.fromkeys((point.family, point.level) for side in points for point in side)
     levels = by_family(attempt for side in sides for attempt in side.attempts)
     several = {family: len({attempt.level for attempt in of}) > 1 for family, of in levels.items()}
@@ -125,7 +125,7 @@ def _figures(sides: Sequence[Side], names: Sequence[str]) -> list[Section]:
         _over_n(f"{short(family)}, level {level}" if several[family] else short(family), names, points, family, level)
         for family, level in ordered
     ]
-    trade = _trade(names, found)
+    trade = _trade(names, together(sides))
     return [
         Section("Accuracy over the number of objectives", ["Bars: 95 % intervals over tasks.", Figures(over_n)]),
         Section("What it takes", [Figures([*([trade] if trade else []), _peaks(names, points)])]),
@@ -169,11 +169,12 @@ def _peaks(names: Sequence[str], points: Sequence[Sequence[Point]]) -> Figure:
     return over_sizes("mean peak, all families", traces, tokens, "objectives")
 
 
-def _trade(names: Sequence[str], found: Sequence[Score]) -> Figure | None:
-    """The score of all families over tokens per right answer; None where nobody had a right answer."""
+def _trade(names: Sequence[str], found: Sequence[Score | None]) -> Figure | None:
+    """The score of all families over tokens per right answer, of the sides that have all; None where none of them had a
+    right answer."""
     traces = []
     for number, (name, score) in enumerate(zip(names, found, strict=True)):
-        if score.per_right is None or score.per_right.tokens == 0:
+        if score is None or score.per_right is None or score.per_right.tokens == 0:
             continue
         traces.append(
             {

@@ -28,18 +28,23 @@ def families_of(sides: Sequence[Side]) -> list[str]:
     return list(dict.fromkeys(attempt.family for side in sides for attempt in side.attempts))
 
 
+def together(sides: Sequence[Side]) -> list[Score | None]:
+    """Of each side the score of all families; None: it lacks one that another side attempted."""
+    number = len(families_of(sides))
+    return [score_of(side.attempts) if len(scores(side)) == number else None for side in sides]
+
+
 def score_table(sides: Sequence[Side]) -> Table:
     """Scores with their intervals, a row per side and a column per family; of several families, all together first,
     for the sides that have all."""
     families = families_of(sides)
-    together = [ALL] if len(families) > 1 else []
+    first = [ALL] if len(families) > 1 else []
     rows = []
-    for name, side in zip(names_of(sides), sides, strict=True):
+    for name, side, whole in zip(names_of(sides), sides, together(sides), strict=True):
         found = scores(side)
         cells = [found[family].area.text() if family in found else None for family in families]
-        whole = score_of(side.attempts).area.text() if len(found) == len(families) else None
-        rows.append((short(name), *(whole for _ in together), *cells))
-    return Table(headings=("", *together, *map(short, families)), rows=tuple(rows))
+        rows.append((short(name), *(whole and whole.area.text() for _ in first), *cells))
+    return Table(headings=("", *first, *map(short, families)), rows=tuple(rows))
 
 
 def spent_table(sides: Sequence[Side], family: str | None = None) -> Table:

@@ -406,7 +406,8 @@ def _file(path: Path) -> Path:
 
 def record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, Any]:
     """As --json prints it."""
-    from mem1.bench.scores import names_of, score_of, scores
+    from mem1.bench.scores import names_of, scores
+    from mem1.bench.tables import together
 
     return {
         "sides": [
@@ -416,10 +417,10 @@ def record(sides: Sequence[Side], compared: Sequence[Compared]) -> dict[str, Any
                 "memory": side.memory,
                 "suite": side.result.suite,
                 "seed": side.result.seed,
-                "all": asdict(score_of(side.attempts)),
+                "all": whole and asdict(whole),
                 "families": {family: asdict(score) for family, score in scores(side).items()},
             }
-            for name, side in zip(names_of(sides), sides, strict=True)
+            for name, side, whole in zip(names_of(sides), sides, together(sides), strict=True)
         ],
         "comparisons": [asdict(one) for one in compared],
     }
