@@ -134,6 +134,13 @@ def test_a_coroutine_writes_states_too_and_events_go_to_a_file(tmp_path: Path):
     assert event["kind"] == "state" and event["state_after"] == "from a coroutine"
 
 
+def test_a_state_that_says_what_the_last_one_said_is_told_too():
+    model, events = Model(*["the same"] * 9), list[Event]()
+    run(Memory("fold(1)", write=model, on_event=events.append), 6)
+    assert [event.kind for event in events] == ["state"] * len(model.requests) and len(model.requests) > 2
+    assert [event.state_before for event in events] == [None, *["the same"] * (len(events) - 1)]
+
+
 def test_a_call_may_bring_its_own_writer_and_name_the_prompt_that_the_provider_counted():
     events: list[Event] = []
     memory = Memory("fold(1)", on_event=events.append)

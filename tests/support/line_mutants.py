@@ -1283,6 +1283,7 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("for at in sorted(stays, reverse=True):", "for at in sorted(stays):"),
         ("left = max(0, left - sum(images(form.content_of(result)) for result in part.results))", "pass"),
     ),
+    ("messages/memory.py", ("messages/test_memory.py",)): (("now.written or ", ""),),
     ("messages/memory.py", ("messages/test_bounds.py",)): (
         (
             "common_tokens(self._shown_before(now), found.messages, count)",

@@ -350,7 +350,8 @@ class Memory:
         if state and self._leaves(now, until, last):
             self.states[keys[until - 1]] = state
             log = self._with_known_state(now.messages, keys)
-            return replace(now, log=log, found=self._folded(log, now.pending, now.beside, now.known))
+            found = self._folded(log, now.pending, now.beside, now.known)
+            return replace(now, log=log, found=found, written=True)
         if now.exchanges >= now.known.asks_from:
             unread = len(progress.ends) - progress.written
             self._learn(now, asks_from=2 * now.exchanges)
@@ -415,7 +416,7 @@ class Memory:
         self._learn(now, failures=0, asks_from=0, pauses=now.known.pauses or now.paused)
         log = with_state(now.log, state, form=self.form.name)
         found = self._folded(log, now.pending, now.beside, now.known)
-        return replace(now, log=log, found=found, request=None)
+        return replace(now, log=log, found=found, request=None, written=True)
 
     def _folded(
         self, messages: Sequence[Message], pending: Collection[str], beside: int | None, known: Known
@@ -430,7 +431,7 @@ class Memory:
         """What is shown, after its event."""
         found = now.found
         missing = {(result.call.id, id(result.message)) for result in found.left_out}
-        if found.state != now.known.state and found.state is not None:
+        if found.state is not None and (now.written or found.state != now.known.state):
             self._tell("state", now)
         elif len(missing) > now.known.left_out:
             self._tell("left_out", now)

@@ -68,6 +68,8 @@ class Underway:
     """Tokens sent with the messages."""
     tried: bool = False
     """Whether the model has already failed to write one."""
+    written: bool = False
+    """Whether one was written in this call."""
     paused: bool = False
     """Whether the request has a word of the assistant's before it because the first one was refused."""
 
