@@ -23,7 +23,7 @@ NO_KERNELS = {"aten.promote_types", "aten.detach_"}
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses are made of how many rows there are."""
+    """Guesses are made of how many rows there are; attention of a CPU is another kernel."""
     monkeypatch.setattr("mem1.engines.local.guesses_each", lambda rows, kind: 0)
     monkeypatch.setattr("mem1.engines.rows.fused", lambda kind, softcap: False)
 

@@ -178,7 +178,7 @@ def test_steered_tokens_are_not_guessed_at():
     assert found.token_ids == (5, 6, 7) * 3 and tokens == [12, *[1] * 8]
 
 
-def test_what_repeats_itself_takes_fewer_counted():
+def test_what_repeats_itself_takes_fewer_passes():
     """A model that repeats its last token with near certainty."""
     model = new_model(TinyModel(hidden_size=32, layers=1, feed_forward=48), vocab_size=CODEC.vocab_size, seed=0)
     with torch.no_grad():

@@ -116,7 +116,8 @@ def bench_page(sides: Sequence[Side], *, title: str) -> Page:
 
 
 def _figures(sides: Sequence[Side], names: Sequence[str]) -> list[Section]:
-    points = [score_of(side.attempts).points for side in sides]
+    found = together(sides)
+    points = [(whole or score_of(side.attempts)).points for whole, side in zip(found, sides, strict=True)]
     cells = dict.fromkeys((point.family, point.level) for side in points for point in side)
     levels = by_family(attempt for side in sides for attempt in side.attempts)
     several = {family: len({attempt.level for attempt in of}) > 1 for family, of in levels.items()}
@@ -125,7 +126,7 @@ def _figures(sides: Sequence[Side], names: Sequence[str]) -> list[Section]:
         _over_n(f"{short(family)}, level {level}" if several[family] else short(family), names, points, family, level)
         for family, level in ordered
     ]
-    trade = _trade(names, together(sides))
+    trade = _trade(names, found)
     return [
         Section("Accuracy over the number of objectives", ["Bars: 95 % intervals over tasks.", Figures(over_n)]),
         Section("What it takes", [Figures([*([trade] if trade else []), _peaks(names, points)])]),

@@ -31,7 +31,7 @@ def families_of(sides: Sequence[Side]) -> list[str]:
 def together(sides: Sequence[Side]) -> list[Score | None]:
     """Of each side the score of all families; None: it lacks one that another side attempted."""
     number = len(families_of(sides))
-    return [score_of(side.attempts) if len(scores(side)) == number else None for side in sides]
+    return [score_of(side.attempts) if len(families_of([side])) == number else None for side in sides]
 
 
 def score_table(sides: Sequence[Side]) -> Table:

@@ -349,9 +349,7 @@ class Memory:
         state = "\n".join(notes)  # each is harmless by itself; read as a reply, they might not be together
         if state and self._leaves(now, until, last):
             self.states[keys[until - 1]] = state
-            log = self._with_known_state(now.messages, keys)
-            found = self._folded(log, now.pending, now.beside, now.known)
-            return replace(now, log=log, found=found, written=True)
+            return self._with_written(now, self._with_known_state(now.messages, keys))
         if now.exchanges >= now.known.asks_from:
             unread = len(progress.ends) - progress.written
             self._learn(now, asks_from=2 * now.exchanges)
@@ -414,7 +412,10 @@ class Memory:
             return replace(now, request=None)
         self.states[now.key] = state
         self._learn(now, failures=0, asks_from=0, pauses=now.known.pauses or now.paused)
-        log = with_state(now.log, state, form=self.form.name)
+        return self._with_written(now, with_state(now.log, state, form=self.form.name))
+
+    def _with_written(self, now: Underway, log: Sequence[Message]) -> Underway:
+        """The call with a state that was written in it, which the log has."""
         found = self._folded(log, now.pending, now.beside, now.known)
         return replace(now, log=log, found=found, request=None, written=True)
 
