@@ -24,8 +24,9 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from mem1.algorithms.losses import negative_log_likelihood
 from mem1.engines.base import Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.device import Machine, keep_freed_memory
+from mem1.engines.device import Machine
 from mem1.engines.workers import local_engine
+from mem1.heap import keep_freed
 from mem1.packing import Pack, split_into_packs
 from mem1.policy.policy import load_policy
 from mem1.training.gradients.pack_workers import PackWorkers
@@ -45,7 +46,7 @@ def main() -> None:
     print("| | fp32 | bf16 | ratio |\n|---|--:|--:|--:|", flush=True)
     for rows in (8, ROWS, 1_024):
         show(f"product of {rows:,} x 576 and 576 x 1,536, GFLOP/s", [product(rows, kind, repeats) for kind in TYPES])
-    keep_freed_memory()  # as training does
+    keep_freed()  # as training does
     torch.manual_seed(0)
     model = LlamaForCausalLM(SMOLLM2)
     split = {size: [step(model, size, half, repeats) for half in (False, True)] for size in (1_024, 2_048)}

@@ -52,9 +52,9 @@ def measured(steps: int) -> None:
     from gpu_parts import SMOLLM2
     from transformers import LlamaForCausalLM
 
-    from mem1.engines.device import keep_freed_memory
+    from mem1.heap import keep_freed
 
-    keep_freed_memory()
+    keep_freed()
     torch.manual_seed(0)
     print(step(LlamaForCausalLM(SMOLLM2), 2_048, True, steps))
 

@@ -29,6 +29,12 @@ role is "state", "note", "query", "result" or "text"."""
 Metric = float | tuple[float, ...]
 """One number for an attempt, or one per objective."""
 
+
+def per_objective(value: Metric) -> tuple[float, ...]:
+    """The values of a metric, one per objective; a single number counts as one."""
+    return value if isinstance(value, tuple) else (value,)
+
+
 VersionRun = tuple[int, int]
 """(version, tokens): a run of sampled tokens, and the number of optimiser steps that their weights had taken."""
 
@@ -310,8 +316,7 @@ class Trajectory:
 
     def per_objective(self, metric: str) -> tuple[float, ...]:
         """The values of a metric, one per objective; a single number counts as one; empty: not measured."""
-        value = self.metrics.get(metric, ())
-        return value if isinstance(value, tuple) else (value,)
+        return per_objective(self.metrics.get(metric, ()))
 
     @property
     def num_completion_tokens(self) -> int:

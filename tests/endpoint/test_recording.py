@@ -17,9 +17,10 @@ from mem1.endpoint.chat_api import ChatRequest
 from mem1.endpoint.recording import OVER, Bounds, Claim, Pending, Recording, Refused, key_of
 from mem1.endpoint.rollout import _ending
 from mem1.endpoint.runs import Returned, _read_line
-from mem1.endpoint.sampling import Closed, JoinedCalls, Row
+from mem1.endpoint.sampling import Closed, JoinedCalls
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_messages import ChatMessages
+from mem1.engines.request_queue import Row
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 from mem1.messages import Bounds as MemoryBounds

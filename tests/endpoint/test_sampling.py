@@ -12,9 +12,10 @@ from local_models import fresh
 from servers import wait_for
 from worlds import CODEC, task
 
-from mem1.endpoint.sampling import Closed, JoinedCalls, Row
+from mem1.endpoint.sampling import Closed, JoinedCalls
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.local import LocalEngine
+from mem1.engines.request_queue import Row
 from mem1.envs.base import Action, Observation, Outcome
 from mem1.errors import UserError
 

@@ -439,14 +439,14 @@ def test_a_loaded_policy_leaves_the_process_as_it_was_and_sampling_flushes(monke
 
 MANY_BLOCKS = """
 import resource, torch
-from mem1.engines.device import keep_freed_memory
+from mem1.heap import keep_freed
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):
         torch.ones(10_000_000)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 given_back = faults()
-keep_freed_memory()
+keep_freed()
 faults()
 print(given_back, faults())
 """

@@ -12,8 +12,8 @@ from worlds import CODEC
 
 from mem1.engines.base import Completion, Request, Sampling
 from mem1.engines.local import LocalEngine
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
-from mem1.engines.request_queue import RequestQueue
+from mem1.engines.policy_sampler import BatchOptions, Sampler
+from mem1.engines.request_queue import RequestQueue, Row
 from mem1.engines.workers import local_engine
 
 WARM, GREEDY = BatchOptions(1.0, ()), BatchOptions(0.0, ())

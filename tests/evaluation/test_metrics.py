@@ -18,24 +18,24 @@ from mem1.errors import UserError
 from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.metrics import (
     Row,
-    appended_peak_tokens,
-    appended_tokens,
     bounds,
     by_question,
     contained,
-    dependency,
     duplicate_searches,
     em_by_depth,
     em_by_question,
-    exact_match,
-    f1,
-    peak_tokens,
-    score_answers,
     summarize,
+)
+from mem1.evaluation.tokens import (
+    ModelShape,
+    appended_peak_tokens,
+    appended_tokens,
+    dependency,
+    peak_tokens,
     total_tokens,
 )
-from mem1.evaluation.tokens import ModelShape
 from mem1.records import Ended, Question, Task, Trajectory, Turn
+from mem1.scoring import exact_match, f1, score_answers
 
 P, A, B, R, C, D, J, E, F, G = range(10)
 PROMPT = {"prompt": (0, 2)}

@@ -34,6 +34,7 @@ from mem1.protocol import PAPER
 from mem1.recipe.rl import Phase, Rl
 from mem1.records import Ended, Group, Trajectory, Turn
 from mem1.rollout import Budget
+from mem1.scoring import score_answers
 from mem1.training.checks import (
     EXACT_LIMIT,
     causality_checks,
@@ -241,7 +242,7 @@ def answers_by_position() -> None:
 
 def reward_as_evaluated() -> None:
     answer, question = "the oslo. ; BERGEN", task("Oslo", "Bergen")
-    evaluated = metrics.score_answers(answer, [q.answers for q in question.questions])
+    evaluated = score_answers(answer, [q.answers for q in question.questions])
     assert shelf().score(question, answer).metrics["em"] == tuple(evaluated.em) == (1.0, 1.0)
 
 

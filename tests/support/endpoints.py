@@ -12,10 +12,11 @@ from chat_templates import QWEN25_LIKE, tokenizer_with
 from worlds import shelf, task
 
 from mem1.endpoint.recording import Bounds, Recording
-from mem1.endpoint.sampling import JoinedCalls, Row
+from mem1.endpoint.sampling import JoinedCalls
 from mem1.endpoint.server import Endpoint
 from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_messages import ChatMessages
+from mem1.engines.request_queue import Row
 from mem1.messages import Memory
 from mem1.records import Turn
 

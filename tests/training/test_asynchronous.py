@@ -27,8 +27,8 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.dialects import TokenIds
 from mem1.engines.local import LocalEngine
 from mem1.engines.openai import OpenAIEngine, concat
-from mem1.engines.policy_sampler import BatchOptions, Row, Sampler
-from mem1.engines.request_queue import RequestQueue
+from mem1.engines.policy_sampler import BatchOptions, Sampler
+from mem1.engines.request_queue import RequestQueue, Row
 from mem1.engines.servers import ModelServer, Servers
 from mem1.engines.workers import local_engine
 from mem1.envs.atlas import AtlasTasks

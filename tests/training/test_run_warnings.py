@@ -24,7 +24,6 @@ from mem1.training.monitoring.run_warnings import (
     Watch,
     circumstances,
     found,
-    phase_of,
 )
 from mem1.training.train import Progress
 
@@ -139,7 +138,7 @@ def test_what_a_recipe_says_of_its_precision_and_its_phases():
     assert circumstances(recipe, 7) == Circumstances(steps=7, compares_attempts=False, bfloat16=False)
     assert circumstances(mem1.load_recipe("atlas-quick", "model.dtype=bfloat16"), 7).bfloat16
     rl = Rl(curriculum=(Phase(steps=2), Phase(steps=3)))
-    assert [phase_of(rl, done) for done in (1, 2, 3, 5)] == [(0, 2), (0, 2), (2, 3), (2, 3)]
+    assert [(begin, phase.steps) for begin, phase in map(rl.phase_at, (0, 1, 2, 4))] == [(0, 2), (0, 2), (2, 3), (2, 3)]
 
 
 def watched(folder: Path, recipe: Recipe, changes: Sequence[Row], *, before: int, kept: int = 0) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pydantic_core
 
+from mem1.agent.schema_parts import as_list
 from mem1.errors import printable
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def sound(result: dict[str, Any]) -> dict[str, Any]:
         return {**result, "tools": [tool for tool in tools if tool is not None]}
     if result.keys().isdisjoint(("content", "structuredContent")) or "inputRequests" in result:
         return result
-    texts = [text for part in _listed(result.get("content")) if (text := _text(part)) is not None]
+    texts = [text for part in as_list(result.get("content")) if (text := _text(part)) is not None]
     if not any(texts) and result.get("structuredContent"):
         texts = [_json(result["structuredContent"])]
     rest = {key: value for key, value in result.items() if key not in ("content", "structuredContent", "_meta")}
@@ -128,12 +129,6 @@ def _schema(schema: Any, name: str) -> dict[str, Any]:
         known = found.get("properties", {})
         found["required"] = [key for key in required if isinstance(key, str) and key in known]
     return found
-
-
-def _listed(content: Any) -> list[Any]:
-    if isinstance(content, list):
-        return content
-    return [] if content is None else [content]
 
 
 def _text(part: Any) -> str | None:

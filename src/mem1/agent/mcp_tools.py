@@ -30,6 +30,7 @@ from mem1.agent.mcp_hidden import hidden, shown_address, without
 from mem1.agent.mcp_http import over_http
 from mem1.agent.mcp_link import Link, client_of
 from mem1.agent.mcp_program import Complaint, program
+from mem1.agent.schema_parts import free_name
 from mem1.agent.tools import Tool, ToolFailed
 from mem1.engines.servers import may_be_secret
 from mem1.errors import UserError
@@ -302,12 +303,7 @@ def _cut(text: str, most: int, more: str = "") -> str:
 def _usable(name: str, taken: Collection[str]) -> str:
     """The name as providers take it, unlike those taken.   "files/read" -> "files_read", then "files_read_2" """
     usable = _UNUSABLE.sub("_", name)[:_LONGEST_NAME] or "_"
-    usable = free = usable if usable[0].isalpha() or usable[0] == "_" else f"_{usable}"
-    number = 1
-    while free in taken:
-        number += 1
-        free = f"{usable}_{number}"
-    return free
+    return free_name(usable if usable[0].isalpha() or usable[0] == "_" else f"_{usable}", taken)
 
 
 def _text(result: Any) -> str:

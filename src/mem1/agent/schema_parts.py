@@ -7,7 +7,8 @@ others_of({"patternProperties": {"^x": {"type": "string"}}, "additionalPropertie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from typing import Any
 
 Schema = dict[str, Any]
@@ -119,6 +120,12 @@ def either_of(parts: list[Any]) -> Any:
         if not any(part is known for known in distinct):
             distinct.append(part)
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, numbered if it is taken.   "read" -> "read_2" """
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(free for free in names if free not in taken)
 
 
 def as_list(value: Any) -> list[Any]:

@@ -31,6 +31,7 @@ from mem1.agent.schema_parts import (
     as_list,
     as_mapping,
     either_of,
+    free_name,
     items_of,
     kinds_of,
     modernised,
@@ -229,12 +230,8 @@ class _Rewriting:
         return self._part({**self._target(ref), **beside}, depth + 1)
 
     def _named(self, ref: str) -> str:
-        name = free = _UNUSABLE.sub("_", ref.rpartition("/")[2]).strip("#.")[:40] or "Root"
-        number = 1
-        while free in self._names.values():
-            number += 1
-            free = f"{name}_{number}"
-        return free
+        name = _UNUSABLE.sub("_", ref.rpartition("/")[2]).strip("#.")[:40] or "Root"
+        return free_name(name, self._names.values())
 
     def _recursive(self, ref: str) -> bool:
         """Whether what stands at a reference leads to itself."""
@@ -343,12 +340,8 @@ def _renamed(properties: Mapping[str, Any]) -> dict[str, str]:
     renamed: dict[str, str] = {}
     for name in properties:
         if not _ARGUMENT.fullmatch(name):
-            usable = free = _UNUSABLE.sub("_", name).strip("_")[:60] or "argument"
-            number = 1
-            while free in properties or free in renamed.values():
-                number += 1
-                free = f"{usable}_{number}"
-            renamed[name] = free
+            usable = _UNUSABLE.sub("_", name).strip("_")[:60] or "argument"
+            renamed[name] = free_name(usable, {*properties, *renamed.values()})
     return renamed
 
 

@@ -39,7 +39,7 @@ from mem1.configuration.by_name import ByName
 from mem1.errors import UserError
 from mem1.memory import memory_spans
 from mem1.protocol import ANSWER, SUMMARY
-from mem1.records import UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn
+from mem1.records import UNSCORED, Ended, Metric, Question, Task, Trajectory, Turn, per_objective
 from mem1.registry import register
 from mem1.scoring import normalize, whole_words
 
@@ -151,7 +151,7 @@ class Objectives(Measured):
     def check(self, task: Task, measured: Mapping[str, Metric]) -> None:
         super().check(task, measured)
         value = measured.get(self.metric, (0.0,) * task.objectives)
-        if (size := len(value) if isinstance(value, tuple) else 1) != task.objectives:
+        if (size := len(per_objective(value))) != task.objectives:
             raise UserError(
                 f"the channel {self.name} needs the metric {self.metric!r} of each question, but task {task.id!r} has "
                 f"{task.objectives} and {size} of it; set its metric to another, or leave the channel out"

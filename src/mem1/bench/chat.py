@@ -44,7 +44,7 @@ from mem1.net.exchange import one_line
 from mem1.net.spending import LimitReached, Spending, Usage
 from mem1.prices import PriceClass
 from mem1.protocol import ACT, ANSWER, SUMMARY
-from mem1.records import Ended, Metric, Task, Turn
+from mem1.records import Ended, Task, Turn, per_objective
 
 SETTINGS: Mapping[str, Any] = {"max_tokens": 4_000}
 """What every request to a server holds besides, where nothing else is given."""
@@ -131,7 +131,7 @@ class ChatPlayer:
             answer = tools.answer
         right = (0.0,) * task.objectives
         if answer:
-            right = _per_objective(drawn.environment.score(task, answer).metrics["em"])
+            right = per_objective(drawn.environment.score(task, answer).metrics["em"])
         spent = Spent(
             fresh=report.prompt_tokens - report.cached_tokens, cached=report.cached_tokens, output=report.output_tokens
         )
@@ -170,10 +170,6 @@ def _run(agent: Agent, asked: _Asked, task: Task) -> tuple[Ended, str, str]:
     stuck = "it repeated the same calls, which failed alike each time" if report.ending is Ending.STUCK else ""
     answered = report.ending is Ending.ANSWERED
     return _ENDED[report.ending], stuck, (report.answer or "") if answered else ""
-
-
-def _per_objective(em: Metric) -> tuple[float, ...]:
-    return em if isinstance(em, tuple) else (em,)
 
 
 class Over(UserError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mem1.bench.results import Attempt
-from mem1.bench.scores import Point, Score, Side, by_family, by_task, names_of, score_of
+from mem1.bench.scores import Point, Score, Side, by_family, by_task, cells_of, names_of, score_of
 from mem1.bench.tables import (
     comparisons,
     difference_table,
@@ -202,7 +202,8 @@ def _trade(names: Sequence[str], found: Sequence[Score | None]) -> Figure | None
 
 def _viewer(sides: Sequence[Side], names: Sequence[str], room: int) -> Viewer:
     """All attempts; those at the first tasks of each cell with their turns, as many as fit."""
-    groups = [(name, side, of) for name, side in zip(names, sides, strict=True) for of in _by_cell(side)]
+    named = zip(names, sides, strict=True)
+    groups = [(name, side, of) for name, side in named for of in cells_of(by_task(side).values()).values()]
     kept = [(name, side, of) for name, side, of in groups if any(one.task in side.told for one in of)]
     most = max((len(of) for _, _, of in kept), default=0)
     outcomes = _outcomes(sides)
@@ -266,13 +267,6 @@ def _text(groups: Sequence[_Cell], tasks: int, outcomes: Mapping[str, str]) -> s
 
 def _group(name: str, one: Attempt) -> str:
     return f"{name}, {short(one.family)}"
-
-
-def _by_cell(side: Side) -> list[list[Attempt]]:
-    found: dict[tuple[str, int, int], list[Attempt]] = {}
-    for one in by_task(side).values():
-        found.setdefault((one.family, one.level, one.objectives), []).append(one)
-    return list(found.values())
 
 
 def _outcomes(sides: Sequence[Side]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from mem1.memory import memory_policy
 from mem1.model_folder import asset
 from mem1.prices import PriceClass
 from mem1.protocol import ANSWER, MALFORMED, SUMMARY, Tags, extended
-from mem1.records import Task, Trajectory
+from mem1.records import Task, Trajectory, per_objective
 from mem1.rollout import Budget, Rollout
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class TagPlayer:
         written = [len(turn.completion_ids) for turn in found.turns]
         attempt = Attempt(
             **outline(drawn.cell, task, memory),
-            right=em if isinstance(em, tuple) else (em,),
+            right=per_objective(em),
             ended=str(found.ended),
             detail=found.detail,
             turns=len(turns),

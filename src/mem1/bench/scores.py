@@ -170,7 +170,7 @@ def by_family(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
 
 def score_of(attempts: Sequence[Attempt]) -> Score:
     """The score of one memory's attempts, of one family or of several. Raises ValueError without attempts."""
-    cells = _cells(attempts)
+    cells = cells_of(attempts)
     accuracies = {cell: [attempt.accuracy for attempt in of] for cell, of in cells.items()}
     right = math.fsum(value for attempt in attempts for value in attempt.right)
     return Score(
@@ -262,7 +262,7 @@ def _check_comparable(first: Side, second: Side) -> None:
 
 def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str, Attempt]) -> ComparedFamily:
     theirs = [others[attempt.task] for attempt in mine]
-    cells = _cells(mine)
+    cells = cells_of(mine)
     values = {cell: [others[one.task].accuracy - one.accuracy for one in of] for cell, of in cells.items()}
     return ComparedFamily(
         family=family,
@@ -274,7 +274,7 @@ def _difference(family: str | None, mine: Sequence[Attempt], others: Mapping[str
     )
 
 
-def _cells(attempts: Iterable[Attempt]) -> dict[Cell, list[Attempt]]:
+def cells_of(attempts: Iterable[Attempt]) -> dict[Cell, list[Attempt]]:
     found: dict[Cell, list[Attempt]] = {}
     for attempt in attempts:
         found.setdefault(_cell(attempt), []).append(attempt)

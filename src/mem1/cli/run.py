@@ -245,7 +245,7 @@ def _conclude(trajectory: Trajectory, console: Console) -> None:
 
 def as_record(trajectory: Trajectory) -> dict[str, Any]:
     """What `--json` prints; scores and gold answers only if the trajectory was scored."""
-    from mem1.evaluation.metrics import appended_peak_tokens, appended_tokens, peak_tokens
+    from mem1.evaluation.tokens import appended_peak_tokens, appended_tokens, peak_tokens
     from mem1.scoring import answers_given
 
     assert trajectory.task is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -66,11 +67,9 @@ class ByName:
     def _named(self, section: pydantic.BaseModel) -> pydantic.BaseModel:
         """The section with the name that finds its class again, so that a written configuration can be read."""
         written = getattr(section, self.key)
-        try:
+        with suppress(UserError):
             if written and self.section(written) is type(section):
                 return section
-        except UserError:
-            pass
         return section.model_copy(update={self.key: self.registry.name_of(type(section))})
 
 

@@ -393,7 +393,7 @@ def encoded(
     ]
     ids: list[int] = []
     origins: list[Origin] = []
-    whole = iter(zip((ids for ids in samples if ids), _numbered(samples, copied), strict=True))
+    whole = ((sample, number) for sample, number in zip(samples, copied, strict=True) if sample)
     for token in chat.encode(marked, tools):
         if token >= 0:
             ids.append(token)
@@ -402,10 +402,6 @@ def encoded(
         origins.append((number, "text", len(ids), len(ids) + len(sample)))
         ids += sample[:-1]
     return tuple(ids), tuple(origins)
-
-
-def _numbered(samples: Sequence[tuple[int, ...]], copied: Sequence[int]) -> list[int]:
-    return [number for sample, number in zip(samples, copied, strict=True) if sample]
 
 
 def key_of(message: Message) -> Key:

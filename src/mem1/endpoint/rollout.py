@@ -27,9 +27,10 @@ from threading import BoundedSemaphore
 from mem1.dialogue import NativeDialogue
 from mem1.endpoint.recording import Bounds, Recording
 from mem1.endpoint.runs import AgentConfig, Returned, Runs
-from mem1.endpoint.sampling import JoinedCalls, Row
+from mem1.endpoint.sampling import JoinedCalls
 from mem1.endpoint.server import Endpoint
 from mem1.engines.base import Completion, Engine, Sampling
+from mem1.engines.request_queue import Row
 from mem1.envs.base import Outcome
 from mem1.errors import UserError
 from mem1.memory import MemoryPolicy

@@ -13,24 +13,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple
 
 from mem1.engines.base import Completion, Engine, Follow, Request, Sampling, Streaming, stream_rounds
-from mem1.engines.request_queue import RequestQueue
+from mem1.engines.request_queue import RequestQueue, Row
 from mem1.envs.base import Action, Environment, Observation
 from mem1.errors import UserError
 from mem1.net.threads import Batcher
 
 _JOINED = 1024
 """Most calls of an engine's or environment's batch."""
-
-
-class Row(NamedTuple):
-    """One completion to sample."""
-
-    context: tuple[int, ...]
-    max_tokens: int
-    seed: int
 
 
 class Closed(Exception):

@@ -10,8 +10,6 @@ Apple's GPU (mps) has no float64, which training and `mem1 verify` need: it samp
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import gc
 import sys
 from collections.abc import Iterator
@@ -186,22 +184,6 @@ def release_unused() -> None:
 def free_memory(device: Device) -> int | None:
     """Free bytes of a GPU; None: the device is no GPU of CUDA, or a pretended one."""
     return torch.cuda.mem_get_info(device.at)[0] if device.at.type == "cuda" else None
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Let the C library keep freed blocks of many megabytes, which the next pass over a network on the CPU needs again.
-
-    glibc gives them back to the system, and gets others page by page, filled with zeros. For the whole process; nothing
-    happens where there is no glibc.
-    """
-    change = getattr(ctypes.CDLL(None) if sys.platform == "linux" else None, "mallopt", None)
-    if change is not None and change(_M_MMAP_THRESHOLD, 1 << 30):  # glibc before 2.35 refuses more than 32 MB
-        change(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
-"""Parameters of mallopt(3), in bytes."""
 
 
 @contextmanager

@@ -26,9 +26,10 @@ from transformers import PreTrainedModel
 
 from mem1.engines.base import Completion, Follow, Request, Sampling
 from mem1.engines.codec import Codec
-from mem1.engines.device import flushed_denormals, keep_freed_memory, with_float64
+from mem1.engines.device import flushed_denormals, with_float64
 from mem1.engines.lookahead import Lookahead, guesses_each
 from mem1.engines.rows import KeptRows, Row, Rows, check_rows
+from mem1.heap import keep_freed
 
 Steering = Callable[[Sequence[int], Sequence[int], int, int], int]
 """(context, sampled so far, drawn token, token budget) -> the token that replaces the drawn one."""
@@ -100,7 +101,7 @@ class LocalEngine:
             self.kept.clear()
         self._session = sampling.session
         if self.model.device.type == "cpu":
-            keep_freed_memory()
+            keep_freed()
         was_training = self.model.training
         self.model.eval()
         batch = Batch(self, sampling.temperature, keep=keep or sampling.session is not None)

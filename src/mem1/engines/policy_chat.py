@@ -23,7 +23,8 @@ from mem1.engines.base import Completion, Sampling
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.chat_replies import Choice, Reply, message_of
 from mem1.engines.codec import Codec
-from mem1.engines.policy_sampler import Row, Stop, Temperature, check_row, ending
+from mem1.engines.policy_sampler import Stop, Temperature, check_row, ending
+from mem1.engines.request_queue import Row
 from mem1.errors import UserError
 from mem1.messages import check
 from mem1.net.exchange import shown

@@ -34,6 +34,7 @@ from transformers import PreTrainedModel
 from mem1.engines.alike import longest_alike, unlike_layers
 from mem1.engines.base import Completion, Follow, Request, Sampling, Script, ScriptedEngine, Streaming, stream_rounds
 from mem1.engines.codec import Codec
+from mem1.engines.request_queue import Row
 from mem1.engines.weights import Weights, put
 from mem1.engines.workers import local_engine
 from mem1.errors import UserError
@@ -112,16 +113,6 @@ class BatchOptions:
 
     temperature: float
     stops: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One requested completion."""
-
-    context: tuple[int, ...]
-    max_tokens: int
-    seed: int
-    """In [0, 2**63). The sample depends on it alone, not on the rest of the batch."""
 
 
 def rows(wanted: CompletionBody, codec: Codec, *, vocabulary: int, longest: int | None) -> list[Row]:

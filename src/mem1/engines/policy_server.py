@@ -40,8 +40,8 @@ from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.chat_replies import MODEL, events
 from mem1.engines.device import dtype_name
 from mem1.engines.policy_chat import ChatBody, chat_reply, chat_rows
-from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Row, Sampler, ScriptedSampler, answer, rows
-from mem1.engines.request_queue import RequestQueue
+from mem1.engines.policy_sampler import BatchOptions, CompletionBody, Sampler, ScriptedSampler, answer, rows
+from mem1.engines.request_queue import RequestQueue, Row
 from mem1.engines.weights import Weights, check_finite, check_fit, checksum, untied
 from mem1.errors import UserError
 from mem1.jsonl import encode_object

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from mem1.engines.base import Completion, Follow, Request
 from mem1.net.threads import Call, Pool, WaitingCalls
@@ -25,15 +25,13 @@ _MOST_IN_TURN = 1 << 14
 """Rows that may join one turn, whose records grow with them."""
 
 
-class Row(Protocol):
+class Row(NamedTuple):
     """One requested completion."""
 
-    @property
-    def context(self) -> tuple[int, ...]: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+    context: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    """In [0, 2**63). The sample depends on it alone, not on the rest of the batch."""
 
 
 Options = TypeVar("Options")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from mem1.envs.base import Environment, Observation, Outcome, TaskSource
-from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task
+from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task, said
 from mem1.envs.tasks import TasksConfig
 from mem1.errors import UserError
 from mem1.protocol import ACT, Tags
@@ -69,7 +69,7 @@ class GymnasiumTasks(TasksConfig):
         try:
             made.close()
         except Exception as error:  # whatever a stranger's environment raises
-            log.warning("tasks.id = %r: close() fails, which is passed over: %s", self.id, _said(error))
+            log.warning("tasks.id = %r: close() fails, which is passed over: %s", self.id, said(error))
         return source
 
     def development(self) -> GymnasiumTasks:
@@ -137,7 +137,7 @@ class GymnasiumSource(TaskSource):
             raise
         except Exception as error:  # whatever a stranger's environment raises
             raise UserError(
-                f"tasks.id = {config.id!r} cannot be made: {_said(error)}; the id is one that gymnasium knows, "
+                f"tasks.id = {config.id!r} cannot be made: {said(error)}; the id is one that gymnasium knows, "
                 "my_package:Name-v0, or package.module:name of a function that makes it"
             ) from error
         if not isinstance(observations, Text):
@@ -223,14 +223,9 @@ class GymnasiumEpisode:
         try:
             result = call()
         except Exception as error:  # whatever a stranger's environment raises
-            raise EpisodeFailed(_said(error)) from error
+            raise EpisodeFailed(said(error)) from error
         if not isinstance(result, tuple) or len(result) != values.count(",") + 1:
             raise EpisodeFailed(f"its {method} returned {' '.join(repr(result).split())[:80]}, not ({values})")
         if not isinstance(result[0], str):
             raise EpisodeFailed(f"its observation is a {type(result[0]).__name__}, not a text")
         return result
-
-
-def _said(error: Exception) -> str:
-    """An error on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -39,6 +39,11 @@ class EpisodeFailed(Exception):
     """The environment, not the policy, is why an episode cannot go on."""
 
 
+def said(error: BaseException) -> str:
+    """An error of a stranger's environment, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
 class Episode(Protocol):
     """One episode in progress. Its methods raise EpisodeFailed."""
 

@@ -22,7 +22,6 @@ from mem1.evaluation.intervals import mean_interval
 from mem1.evaluation.tokens import (
     ModelShape,
     appended_peak_tokens,
-    appended_tokens,
     cached_by_turn,
     dependency,
     forward_flops,
@@ -32,7 +31,7 @@ from mem1.evaluation.tokens import (
 )
 from mem1.protocol import ACT, MALFORMED, SEARCH
 from mem1.records import Ended, Task, Trajectory
-from mem1.scoring import SQUAD, answers_given, check_metrics, contains, exact_match, f1, normalize, score_answers
+from mem1.scoring import SQUAD, answers_given, check_metrics, contains, normalize
 from mem1.tasks.compose import question_keys
 
 OF_TIME = frozenset({"seconds", "seconds_p95"})
@@ -156,28 +155,6 @@ class Row:
 
 _ENDS = ("low", "high")
 _OF_ROWS = frozenset(field.name for field in dataclasses.fields(Row)) - {"em", "f1"}
-
-__all__ = [
-    "Row",
-    "appended_peak_tokens",
-    "appended_tokens",
-    "bounds",
-    "by_question",
-    "check_names",
-    "contained",
-    "dependency",
-    "duplicate_searches",
-    "em_by_depth",
-    "em_by_question",
-    "exact_match",
-    "f1",
-    "peak_tokens",
-    "question_ids",
-    "score_answers",
-    "solved",
-    "summarize",
-    "total_tokens",
-]
 
 
 def solved(trajectory: Trajectory) -> float:

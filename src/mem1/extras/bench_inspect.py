@@ -22,7 +22,7 @@ from mem1.bench.tools import Tools
 from mem1.errors import UserError
 from mem1.messages import Bounds
 from mem1.protocol import ACT
-from mem1.records import Ended
+from mem1.records import Ended, per_objective
 from mem1.records import Task as OurTask
 from mem1.version import __version__
 
@@ -173,8 +173,7 @@ def right(suite: str, seed: int, families: str) -> Scorer:
         answer = made if made or drawn.action == ACT else _answer(state)
         found: list[float] = [0.0] * ours.objectives
         if answer:
-            em = drawn.environment.score(ours, answer).metrics["em"]
-            found = list(em) if isinstance(em, tuple) else [em]
+            found = list(per_objective(drawn.environment.score(ours, answer).metrics["em"]))
         return Score(value=sum(found) / len(found), answer=answer, metadata={"right": found})
 
     return score

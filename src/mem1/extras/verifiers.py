@@ -26,7 +26,7 @@ from mem1.errors import UserError
 from mem1.messages import RECALL_TOOL, Memory
 from mem1.policy.protocol import resolve
 from mem1.protocol import Tags
-from mem1.records import Task, task_from_json, task_to_json
+from mem1.records import Task, per_objective, task_from_json, task_to_json
 from mem1.tasks.prompts import render
 
 try:
@@ -110,7 +110,7 @@ class RecipeTask(vf.Task[RecipeData, Progress]):
         answer = said or trace.state.answer
         outcome = self.source.environment.score(task_from_json(self.data.ours), answer)
         for name, value in outcome.metrics.items():
-            values = value if isinstance(value, tuple) else (value,)
+            values = per_objective(value)
             trace.record_metric(name, sum(values) / len(values))
         return outcome.reward
 

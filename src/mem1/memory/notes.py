@@ -15,7 +15,7 @@ An answer may stand for the notes instead of copying them:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -74,8 +74,13 @@ def standing(turns: Sequence[Exchange], first: int = 0) -> dict[int, tuple[int, 
     for number, turn in enumerate(turns, first):
         for position, text in enumerate(turn.notes):
             _edit(places, read_note(text, labelled=turn.labelled), (number, position))
+    return by_turn(sorted(places.values()))
+
+
+def by_turn(notes: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    """Notes, each (turn, position in it), as turn -> positions, in the order given."""
     found: dict[int, tuple[int, ...]] = {}
-    for number, position in sorted(places.values()):
+    for number, position in notes:
         found[number] = (*found.get(number, ()), position)
     return found
 

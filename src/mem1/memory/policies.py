@@ -36,7 +36,7 @@ from dataclasses import astuple, dataclass
 from itertools import islice
 from typing import ClassVar
 
-from mem1.memory.notes import standing
+from mem1.memory.notes import by_turn, standing
 from mem1.memory.recall import WordIndex
 from mem1.memory.selection import STATE, E, Exchange, Kept, MemoryPolicy, Selection, keep
 from mem1.protocol import NOTE, RECALL, SUMMARY, Filled
@@ -162,10 +162,7 @@ def _earlier_notes(turns: Sequence[Exchange]) -> list[tuple[int, int]]:
 
 def _with_notes(turns: Sequence[E], notes: Iterable[tuple[int, int]]) -> Selection[E]:
     """These notes, each (turn, position in it), and the last turn whole."""
-    in_sight: dict[int, tuple[int, ...]] = {}
-    for number, position in notes:
-        in_sight[number] = (*in_sight.get(number, ()), position)
-    kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in in_sight.items()]
+    kept = [Kept(turn=turns[i], only_notes=of_it, result=False) for i, of_it in by_turn(notes).items()]
     return Selection(kept=(*kept, Kept(turn=turns[-1])))
 
 
@@ -378,21 +375,12 @@ def _retrieved(turns: Sequence[Exchange]) -> Iterator[int]:
                 yield note
 
 
+_KINDS: tuple[type[_Shipped], ...] = (
+    *(Fold, Notes, Notebook, Dropout, Full, Window, Masked),
+    *(Archive, DiscardAll, Summary, Capped, Belief, RetrievedNotes, NoMemory),
+)
 POLICIES: Mapping[str, Callable[..., MemoryPolicy]] = {
     "constant": lambda: Fold(1),
-    "fold": Fold,
-    "notes": Notes,
-    "notebook": Notebook,
-    "dropout": Dropout,
-    "full": Full,
-    "window": Window,
-    "masked": Masked,
-    "archive": Archive,
-    "discard_all": DiscardAll,
-    "summary": Summary,
-    "capped": Capped,
-    "belief": Belief,
-    "external": RetrievedNotes,
-    "none": NoMemory,
+    **{kind.word: kind for kind in _KINDS},
 }
 """Name -> what makes the memory from the numbers in brackets."""

@@ -146,7 +146,7 @@ def _settle(draft: Draft, last: bool) -> None:
 def write(transcript: Transcript) -> list[Message]:
     """The messages of the parts."""
     written: list[Message] = []
-    system = list(_one_system(transcript.system))
+    system = list(one_system(transcript.system))
     own_results: Message | None = None
     """The message that the text of the user after it can join."""
     for part in transcript.parts:
@@ -175,7 +175,7 @@ def _blocks(message: Message) -> Blocks:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
 
 
-def _one_system(system: Sequence[Message]) -> Sequence[Message]:
+def one_system(system: Sequence[Message]) -> Sequence[Message]:
     """One message with all blocks, as none may follow another."""
     if len(system) < 2:
         return system

@@ -102,14 +102,13 @@ def _one_system(system: Sequence[Message]) -> Sequence[Message]:
         return system
     contents = [message.get("content") for message in system]
     if any(isinstance(content, list | tuple) for content in contents):  # their marks for the cache stay
-        parts = [[{"type": "text", "text": each}] if isinstance(each, str) else each or () for each in contents]
-        return [{**system[0], "content": [part for each in parts for part in each]}]
+        return blocks.one_system(system)
     return [{**system[0], "content": "\n\n".join(texts(content) for content in contents)}]
 
 
 def _read_responses(given: Sequence[Message]) -> Transcript:
     drafts = Drafts()
-    closed = {id: at for at in range(len(given)) if (id := _closes(message_at(given, at))) is not None}
+    closed = {id: at for at in range(len(given)) if (id := _id_in(message_at(given, at), _CLOSES)) is not None}
     """Where the server answers its own calls."""
     aliases: dict[str, str] = {}
     """Id of the item of a call -> of the call, where an answer may name either."""
@@ -135,9 +134,9 @@ def _read_responses(given: Sequence[Message]) -> Transcript:
             draft.say(item, [] if kind is None else [items.call_of(item, kind)], at)
             if kind is not None and isinstance(item.get("id"), str):
                 aliases[item["id"]] = item[kind.id]
-            if (id := _owes(item)) is not None and (type == "program" or id in closed):
+            if (id := _id_in(item, _OWES)) is not None and (type == "program" or id in closed):
                 draft.owed[id] = Call(id, type, "")
-            elif (id := _closes(item)) is not None:
+            elif (id := _id_in(item, _CLOSES)) is not None:
                 draft.owed.pop(id, None)
     return drafts.transcript(_settle_items)
 
@@ -158,15 +157,14 @@ def _draft_for_item(drafts: Drafts) -> Draft:
     return drafts.begin() if drafts.ends_with_state else draft
 
 
-def _owes(item: Message) -> str | None:
-    """The id under which a later item of the server's goes on."""
-    key = {"program": "call_id", "mcp_approval_request": "id"}.get(item.get("type", ""))
-    return None if key is None or not isinstance(item.get(key), str) else item[key]
+_OWES = {"program": "call_id", "mcp_approval_request": "id"}
+"""Type of an item of the server's that a later one goes on with -> where its id is."""
+_CLOSES = {"program_output": "call_id", "mcp_call": "approval_request_id"}
+"""Type of an item that goes on with an earlier one -> where the id of that is."""
 
 
-def _closes(item: Message) -> str | None:
-    """The id of what an item of the server's goes on with."""
-    key = {"program_output": "call_id", "mcp_call": "approval_request_id"}.get(item.get("type", ""))
+def _id_in(item: Message, keys: Mapping[str, str]) -> str | None:
+    key = keys.get(item.get("type", ""))
     return None if key is None or not isinstance(item.get(key), str) else item[key]
 
 

@@ -10,6 +10,7 @@ environment answers. The only file written is a checkpoint in a temporary folder
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -276,9 +277,7 @@ def _goes_on(config: Recipe, out: Path) -> str:
 
 
 def _disk(needed: int, out: Path) -> str:
-    there = out.absolute()
-    while not there.exists():
-        there = there.parent
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     found = f"{free / 1e9:,.1f} GB free, {needed / 1e9:,.1f} needed"
     if free < needed:
@@ -392,15 +391,8 @@ def _step(stage: Stage) -> float:
 
 def _rewarded(groups: Sequence[Group]) -> list[Group]:
     """Alternating rewards of 1 and 0 over all attempts."""
-    number = 0
-    done = []
-    for group in groups:
-        attempts = []
-        for attempt in group.trajectories:
-            attempts.append(replace(attempt, reward=float(number % 2 == 0)))
-            number += 1
-        done.append(Group(trajectories=tuple(attempts)))
-    return done
+    rewards = itertools.cycle((1.0, 0.0))
+    return [Group(trajectories=tuple(replace(t, reward=next(rewards)) for t in g.trajectories)) for g in groups]
 
 
 def _round_trip(stage: Stage) -> None:

@@ -102,13 +102,18 @@ class Rl(Config):
         """Whether the old policy's log-probs are the trainer's, and not the sampler's own."""
         return self.old_logprobs_from == "trainer" or self.importance is not None
 
-    def objectives(self, step: int) -> tuple[int, ...]:
-        """Numbers of objectives at this step, counted from 0."""
+    def phase_at(self, step: int) -> tuple[int, Phase]:
+        """The number of steps before the phase of this step, counted from 0, and the phase."""
+        before = 0
         for phase in self.curriculum:
             if step < phase.steps:
-                return phase.objectives
-            step -= phase.steps
+                return before, phase
+            step, before = step - phase.steps, before + phase.steps
         raise IndexError("past the last phase")
+
+    def objectives(self, step: int) -> tuple[int, ...]:
+        """Numbers of objectives at this step, counted from 0."""
+        return self.phase_at(step)[1].objectives
 
     def version_at(self, step: int) -> int:
         """Optimiser steps taken by the policy when this step begins; `version_at(steps)` is the trained policy's."""
@@ -237,7 +242,7 @@ class ServerRollouts(Config):
     def listed(self) -> tuple[str, ...]:
         """Addresses of servers that run already. Raises UserError where the file cannot be read or has none."""
         if self.servers_file is None:
-            return tuple(map(base_address, self.servers))
+            return tuple(dict.fromkeys(map(base_address, self.servers)))
         try:
             lines = Path(self.servers_file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -22,14 +22,14 @@ from transformers import PreTrainedModel
 from mem1.configuration import plain
 from mem1.engines.base import Engine
 from mem1.engines.codec import Codec, check_words
-from mem1.engines.device import flushed_denormals, keep_freed_memory
+from mem1.engines.device import flushed_denormals
 from mem1.engines.launched import GivenUp
 from mem1.engines.out_of_memory import NETWORKS, memory_named
 from mem1.engines.workers import local_engine
 from mem1.envs.base import TaskSource
 from mem1.envs.tasks import made_tasks
 from mem1.errors import UserError
-from mem1.heap import give_back
+from mem1.heap import give_back, keep_freed
 from mem1.interrupts import GRACE_S, Interrupted, Stop, interruptible, stopped_while
 from mem1.lock import alone_in
 from mem1.packing.attention import unpackable
@@ -229,7 +229,7 @@ def train(
         log.info("%s", chosen)
     placement = Placement.of(config, ranks)
     if ranks.device.is_cpu:
-        keep_freed_memory()
+        keep_freed()
     with ExitStack() as held:
         ranks.on_rank_zero(lambda: held.enter_context(alone_in(out)))
         if resume:

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from mem1.envs.base import Observation, Outcome
-from mem1.envs.replayed import EpisodeFailed
+from mem1.envs.replayed import EpisodeFailed, said
 from mem1.envs.verifiers.messages import Message, Tool, news, shown, spoken
 from mem1.errors import UserError
 
@@ -240,11 +240,6 @@ class Play:
 def wait(work: Coroutine[Any, Any, Result]) -> Result:
     """The result of a coroutine in the loop of all episodes."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
-
-
-def said(error: BaseException) -> str:
-    """An error on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def _loop() -> asyncio.AbstractEventLoop:

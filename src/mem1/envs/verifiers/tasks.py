@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from mem1.envs.base import Environment, TaskSource
-from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task
+from mem1.envs.replayed import EpisodeFailed, ReplayedEnvironment, check_episodes, measured, one_task, said
 from mem1.envs.tasks import TasksConfig
-from mem1.envs.verifiers.episodes import Play, Stage, said
+from mem1.envs.verifiers.episodes import Play, Stage
 from mem1.envs.verifiers.messages import Tool, call, explained, shown
 from mem1.errors import UserError
 from mem1.protocol import ACT, Tags

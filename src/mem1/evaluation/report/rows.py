@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from mem1.evaluation.intervals import mean_interval
-from mem1.evaluation.metrics import Row, peak_tokens, summarize
+from mem1.evaluation.metrics import Row, summarize
 from mem1.evaluation.report.token_attribution import Decode
 from mem1.evaluation.store import read_made_by, read_row
+from mem1.evaluation.tokens import peak_tokens
 from mem1.records import Trajectory
 from mem1.run_folder import kept_steps
 from mem1.trajectory_files import read_trajectories

@@ -30,9 +30,9 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from mem1.evaluation.fact_retention import Fact, Step, facts_of, follow
-from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import Attempts, Run
 from mem1.evaluation.report.token_attribution import Decode, Piece, TurnPieces, cut, dropped
+from mem1.evaluation.tokens import appended_tokens
 from mem1.pages.page import Viewer, compressed
 from mem1.records import Metric, Task, Trajectory, Turn
 from mem1.scoring import answers_given

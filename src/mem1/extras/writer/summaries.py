@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from threading import Event
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from mem1.extras.writer.histories import History, readable, task_in
 from mem1.extras.writer.note_writer import WrittenPart
+from mem1.messages.sessions import Latest
 from mem1.messages.writing import PART_TOKENS, Reading, reading_of
 from mem1.messages.written import WrittenNote, checked, within
 
@@ -67,8 +67,8 @@ class Summaries:
     def __init__(self, writer: CountingWriter) -> None:
         self._writer = writer
         self._lock = threading.Lock()
-        self._parts: OrderedDict[bytes, tuple[WrittenNote, ...]] = OrderedDict()
-        self._replies: OrderedDict[str, None] = OrderedDict()
+        self._parts: Latest[tuple[WrittenNote, ...]] = Latest(_PARTS)
+        self._replies: Latest[None] = Latest(_REPLIES)
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the server stops."""
 
@@ -98,27 +98,16 @@ class Summaries:
         reply = "\n".join(within(notes, tokens)) if any(note.kept for note in notes) else NOTHING
         with self._lock:
             if len(reply) >= _SHORTEST:
-                _remember(self._replies, reply, None, _REPLIES)
+                self._replies[reply] = None
         return Noted(reply, read, written)
 
     def _noted(self, reading: Reading) -> _Part:
         """The checked notes of a part, which is read once with the same task and the same notes in sight."""
-        key = sha256(json.dumps(asdict(reading)).encode()).digest()
+        key = sha256(json.dumps(asdict(reading)).encode()).hexdigest()
         with self._lock:
             known = self._parts.get(key)
         new = WrittenPart((), 0, 0) if known is not None else self._writer.noted(reading)
         notes = known if known is not None else tuple(checked(new.notes, reading.exchange))
         with self._lock:
-            _remember(self._parts, key, notes, _PARTS)
+            self._parts[key] = notes
         return _Part(notes, new.read, new.written)
-
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-def _remember(memory: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    if len(memory) > most:
-        memory.popitem(last=False)

@@ -202,10 +202,8 @@ def make_clozes(
     """
     counts: Counter[str] = Counter(dict.fromkeys(("passages", "candidates", *COUNTS), 0))
     drawn = draw_clozes(passages, options, counts, on_progress=on_progress)
-    clozes: list[Cloze] = []
-    for cloze in ranked(drawn, search, options.within, on_progress=on_progress):
-        if cloze.rank is not None:
-            clozes.append(cloze)
+    every = ranked(drawn, search, options.within, on_progress=on_progress)
+    clozes = [cloze for cloze in every if cloze.rank is not None]
     counts["not_found"], counts["questions"] = len(drawn) - len(clozes), len(clozes)
     if not clozes:
         raise UserError(

@@ -21,7 +21,7 @@ from typing import Any, get_args
 from mem1.engines.device import ON_CPU, Device
 from mem1.recipe.evaluation import RuleName, RunWarnings
 from mem1.recipe.recipe import Recipe
-from mem1.recipe.rl import Rl, ServerRollouts
+from mem1.recipe.rl import ServerRollouts
 from mem1.run_folder import METRICS, read_metrics, warnings_of
 from mem1.training.monitoring.metrics_log import Metrics, append_warning
 from mem1.training.ranks.placement import samples_in_bfloat16, trains_in_bfloat16
@@ -206,16 +206,6 @@ def circumstances(config: Recipe, steps: int, device: Device = ON_CPU) -> Circum
     )
 
 
-def phase_of(rl: Rl, done: int) -> tuple[int, int]:
-    """Where the phase of the `done`th step of [rl] begins, in steps before it, and how many it has."""
-    begin = 0
-    for phase in rl.curriculum:
-        if done <= begin + phase.steps:
-            return begin, phase.steps
-        begin += phase.steps
-    raise IndexError("past the last phase")
-
-
 class Watch:
     """Says each warning once per stage. A resumed run knows those of the steps that it has kept."""
 
@@ -247,9 +237,9 @@ class Watch:
         if self.stage != "rl" or rl is None:
             return
         self._rows.append({"step": step, **metrics})
-        begin, steps = phase_of(rl, step - self._before)
+        begin, phase = rl.phase_at(step - self._before - 1)
         rows = [row for row in self._rows if row["step"] > self._before + begin]
-        for finding in found(rows, self.config.warnings, replace(self._circumstances, steps=steps)):
+        for finding in found(rows, self.config.warnings, replace(self._circumstances, steps=phase.steps)):
             if finding.rule not in self._said:
                 self._said.add(finding.rule)
                 self._say(step, finding)
