@@ -68,6 +68,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def partial_of(target: Path) -> Path:
     """A new name beside the target for what is half-written."""
+    target = target.absolute()  # the name of "." is empty
     return target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
 
 
@@ -206,10 +207,9 @@ def put_folder(partial: Path, target: Path) -> None:
     Raises OSError where it cannot be renamed; then the old folder is back.
     """
     # a folder cannot be renamed over one that holds files, so the old one steps aside first
-    old = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
     for tries_left in reversed(range(_TRIES)):
         if target.exists():
-            target.rename(old)
+            target.rename(target.with_name(f".{target.name}.old-{secrets.token_hex(4)}"))
         try:
             partial.rename(target)
             break
@@ -218,7 +218,14 @@ def put_folder(partial: Path, target: Path) -> None:
                 restore(target)
                 raise
     sync(target.parent)
-    remove_listed(old)
+    for old in _beside(target, _OLD):  # those of writers that were killed too, as `restore` takes one back
+        remove_listed(old)
+
+
+def check_put(target: Path) -> None:
+    """Raises UserError where `target` is the current folder: one that takes its place leaves the shell in the old."""
+    if target.exists() and target.samefile(Path.cwd()):
+        raise UserError(f"{target} is the folder that you are in, which cannot be replaced; name one in it, as ./NAME")
 
 
 def restore(path: str | os.PathLike[str]) -> None:
@@ -226,13 +233,19 @@ def restore(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if os.path.lexists(target) and not _is_empty(target):  # a lock makes an empty one
         return
-    for old in _beside(target, _OLD):
+    for old in sorted(_beside(target, _OLD), key=_sealed_at, reverse=True):
         if read_manifest(old) is not None:
             try:
                 old.rename(target)
             except OSError:  # another process was quicker, or it cannot be written here: as if it were not there
                 continue
             return
+
+
+def _sealed_at(folder: Path) -> int:
+    """When its manifest was written, in nanoseconds; 0: it has none."""
+    manifests = [folder / name for name in _MANIFESTS]
+    return max((path.stat().st_mtime_ns for path in manifests if path.is_file()), default=0)
 
 
 def restore_within(folder: Path) -> None:

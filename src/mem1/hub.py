@@ -36,6 +36,12 @@ _SMALL = ("*.json", "*.txt", "*.jinja", "*.model", "README.md")
 _WEIGHTS = "*.safetensors"
 _LEFT_OUT = ("consolidated*.safetensors", "original/*", "manifest.json")
 """Copies of the same weights in another form, and our checksums, which do not fit the links of the cache."""
+_OF_A_POLICY = (
+    *("config.json", "generation_config.json", "protocol.json", "manifest.json", "model*.safetensors*"),
+    *("adapter_config.json", "adapter_model.safetensors", "pytorch_model*.bin*", "chat_template*", "tokenizer*"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+)
+"""What a push replaces as a whole: what an old policy leaves would be loaded with, or instead of, the new one."""
 _commits: dict[tuple[str, str], str] = {}
 """(repository, revision) -> the commit that it means in this process."""
 _folders: dict[tuple[str, str, bool], Path] = {}
@@ -141,10 +147,11 @@ class HubName:
     def _missing(self) -> Unreachable:
         from huggingface_hub import constants
 
+        fetched = f"{self.repo} --revision {self.revision}" if self.revision else self.repo
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} does not answer"
         return Unreachable(
             f"{self} is not in the cache of Hugging Face, or not all of it, and {why}; fetch it where there is a "
-            f"network (hf download {self.repo}), or give a folder"
+            f"network (hf download {fetched}), or give a folder"
         )
 
     def _unknown(self) -> UserError:
@@ -208,8 +215,9 @@ def hub_name(name: str) -> HubName | None:
 def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
     """Commit the files of a folder to owner/name, which is made (private unless `public`) if it is new.
 
-    Returns its address. Raises UserError where the hub refuses it or cannot be reached, where the name has no owner,
-    and where the repository is public although `public` is not said.
+    A policy that was there is replaced: its files that this one lacks go. Returns the address. Raises UserError where
+    the hub refuses it or cannot be reached, where the name has no owner, and where the repository is public and
+    `public` is not said, or the other way round.
     """
     if repo.count("/") != 1:
         raise UserError(f"{repo!r} names no repository; write it as owner/name")
@@ -218,9 +226,12 @@ def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
     page, api = f"{constants.ENDPOINT}/{repo}", HfApi()
     try:
         api.create_repo(repo, private=not public, exist_ok=True)
-        if not public and not api.model_info(repo).private:
+        private = api.model_info(repo).private
+        if not public and not private:
             raise UserError(f"{page} is public: push there with --public, or give another name")
-        api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
+        if public and private:
+            raise UserError(f"{page} is private: push without --public, and change that in its settings")
+        api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=[*_OF_A_POLICY])
     except UserError:
         raise
     except Exception as error:  # the library raises many kinds of errors, its own, the network's and the disk's

@@ -135,6 +135,9 @@ def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], *, drop_c
     data = b"".join(lines)
     try:
         with open(path, "a+b") as file:
+            file.seek(0)
+            if file.read(2) == _GZIP_MAGIC:
+                raise UserError(f"{path} is gzipped, and lines are appended to plain files; unpack it first")
             end = file.seek(0, os.SEEK_END)
             tail = _last_line(file, end)
             if tail and not _is_json(tail):

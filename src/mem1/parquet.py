@@ -67,5 +67,5 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], schema: Callable[[
     try:
         with replacing(path) as partial:
             parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema(pyarrow)), partial)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeEncodeError) as error:
         raise UserError(f"cannot write {path}: {error}; nothing was changed") from error

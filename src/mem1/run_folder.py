@@ -29,7 +29,7 @@ from typing import Any
 
 from mem1.configuration import Config, fingerprint, flatten, plain, read_toml, to_toml
 from mem1.configuration.toml import value_text
-from mem1.durable import explain_full_disk, is_partial, write_file
+from mem1.durable import check_put, explain_full_disk, is_partial, write_file
 from mem1.errors import UserError
 from mem1.hub import hub_name
 from mem1.version import __version__
@@ -162,6 +162,13 @@ class RunFolder:
             write_file(self.path / RESOLVED, json.dumps(resolved, indent=2).encode())
 
 
+def check_empty(out: Path) -> None:
+    """Raises UserError where `out` is no place for a new folder: it holds something, or one works in it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; give another folder")
+    check_put(out)
+
+
 def check_free(path: Path) -> None:
     """Raises UserError where `path` is no place for a new run: a file, in one, or a folder that is not empty."""
     try:
@@ -212,7 +219,7 @@ def read_resolved(run: Path) -> dict[str, Any]:
 def made_by(command: Sequence[str]) -> dict[str, Any]:
     """Origin of files for a report: the command without paths of this machine, versions, hardware."""
     return {
-        "command": [_portable(argument) for argument in command],
+        "command": [portable(argument) for argument in command],
         "versions": _versions(),
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
     }
@@ -232,7 +239,7 @@ def _shown(leaves: Mapping[str, Any], key: str) -> str:
     return value_text(leaves[key]) if key in leaves else "not set"
 
 
-def _portable(argument: str) -> str:
+def portable(argument: str) -> str:
     """The argument without paths of this machine.   out=/home/me/runs/a  ->  out=a"""
     name, equals, value = argument.rpartition("=")
     absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mem1.errors import UserError
-from mem1.jsonl import append_lines, cut_line, encode_object, write_lines
+from mem1.jsonl import append_lines, cut_line, encode_object, read_lines, write_lines
 from mem1.records import Trajectory, trajectory_from_json, trajectory_to_json
 
 
@@ -44,7 +44,7 @@ def read_trajectories(path: str | Path, *, drop_cut_line: bool = False) -> list[
     for number, line, is_last in _lines(path):
         try:
             trajectories.append(trajectory_from_json(json.loads(line)))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             if not (is_last and not line.endswith(b"\n")):
                 raise UserError(f"{path}:{number}: not valid JSON ({error}); repair or delete this line") from error
             if not drop_cut_line:
@@ -61,10 +61,10 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
         raise UserError(
             f"{path}: {what}; give a file such as RUN/trajectories/step-000012.jsonl or RUN/evaluation/trained-2.jsonl"
         )
-    with path.open("rb") as file:
-        number, line = 1, file.readline()
-        while line:
-            following = file.readline()
-            if line.strip():
-                yield number, line, not following
-            number, line = number + 1, following
+    lines = read_lines(path)
+    one = next(lines, None)
+    while one is not None:
+        following = next(lines, None)
+        if one[1].strip():
+            yield *one, following is None
+        one = following

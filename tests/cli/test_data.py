@@ -182,6 +182,7 @@ def test_chains_are_composed_of_single_hops_into_a_new_folder(terminal: Terminal
         (("tasks.format=squad",), "unknown dataset 'squad'; known: searchr1"),
         (("tasks.decompose=true",), "only musique, 2wikimultihopqa can be decomposed"),
         (("--passages", "p.jsonl"), "--passages: these tasks come without passages"),
+        (("--passages", "./t.jsonl"), "--passages: --out is written there; give another file"),
         (("--split", "train"), "tasks.train_questions is missing: give a file of questions to train on"),
         (("tasks.evaluation_share=1e-9",), "is in the evaluation half; give more questions"),
         (("tasks.evaluation_share=0.5", "tasks.train_questions=nq.jsonl"), "give train_questions or evaluation_share"),
@@ -213,6 +214,30 @@ def test_clozes_of_documents_become_a_folder(terminal: Terminal, tmp_path: Path)
     told = json.loads(printed)
     assert told["parts"] == {"train": told["counts"]["questions"], "development": 0, "test": 0}
     assert {q.answers[0] for q in read_questions(tmp_path / "c" / "train.jsonl.gz")} == {"1923", "Jonas Toll"}
+
+
+@pytest.mark.parametrize("command", ["data own-documents corpus=../notes", "index ../notes"])
+def test_the_folder_that_one_is_in_is_no_place_for_a_new_one(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    for name in ("notes", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes" / "mill.md").write_text("# Mill\n\nAfter the fire of 1923 the old mill was rebuilt.")
+    monkeypatch.chdir(tmp_path / "here")
+    said = terminal.error(*command.split(), "--out", ".")
+    assert "is the folder that you are in, which cannot be replaced; name one in it" in said
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_half_a_pair_of_surrogates_is_told_where_a_table_cannot_hold_it(
+    terminal: Terminal, recipe: Write, tmp_path: Path
+):
+    pytest.importorskip("pyarrow")
+    line = '{"question": "who owns \\ud83d berl", "answer": ["no one"]}\n'
+    (tmp_path / "nq.jsonl").write_text(line)
+    asked = ("data", recipe([tmp_path / "nq.jsonl"]), "--objectives", "1", "--limit", "1", "--out")
+    assert "surrogates not allowed; nothing was changed" in terminal.error(*asked, tmp_path / "t.parquet")
+    assert not (tmp_path / "t.parquet").exists()
 
 
 def test_an_evaluation_of_chains_gives_exact_match_by_depth(

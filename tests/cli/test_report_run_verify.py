@@ -27,9 +27,9 @@ from mem1.engines.codec import Codec
 from mem1.envs.atlas import AtlasTasks
 from mem1.envs.base import TaskSource
 from mem1.errors import UserError
-from mem1.evaluation.metrics import appended_tokens
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import facts, read_runs, run_names, write_run_report
+from mem1.evaluation.tokens import appended_tokens
 from mem1.memory import memory_policy
 from mem1.policy.folders import SHIPPED_SHOP, policy_folder
 from mem1.policy.policy import Policy
@@ -307,7 +307,7 @@ class TestReport:
         for old, new in (("base", "shipped"), ("trained", "policy")):
             for file in list(folder.glob(f"{old}-1*")):
                 file.rename(folder / file.name.replace(old, new))
-        (folder / "resolved.json").write_text(json.dumps({"shipped": {}, "policy": {}}))
+        (folder / "resolved.json").write_text(json.dumps({"evaluations": {"shipped": {}, "policy": {}}}))
         assert [attempts.row.policy for attempts in read_evaluations(folder)] == ["shipped", "policy"]
 
     def test_a_task_that_was_tried_again_counts_once_and_a_cut_line_not_at_all(self, tmp_path, source):

@@ -64,6 +64,20 @@ def test_an_answer_without_log_probabilities_or_usage_has_none():
     for logprobs in (None, {}, {"token_logprobs": None}, {"token_logprobs": [None, -1]}):
         said = DIALECT.read(json.dumps(answer(logprobs=logprobs, usage=None)).encode(), ())
         assert (said.logprobs, said.usage) == ((), None)
+    nothing_read = {"prompt_tokens": 0, "completion_tokens": 0}
+    assert DIALECT.read(json.dumps(answer(usage=nothing_read)).encode(), ()).usage is None
+
+
+@pytest.mark.parametrize("told", [-9999, -81.0])
+def test_a_log_probability_that_no_sampled_token_has_is_refused_where_it_would_be_trained_on(told: float):
+    given = answer(logprobs={"token_logprobs": [-0.5, told]}, prompt_token_ids=[5, 6, 7], token_ids=[8, 9])
+    said = DIALECT.read(json.dumps(given).encode(), ())
+    request = DIALECT.request(
+        CODEC, [5, 6, 7], model="m", max_tokens=5, temperature=1.0, seed=0, stops=PAPER.stop_strings
+    )
+    with pytest.raises(ValueError, match="as the log-probability of a token that was sampled"):
+        DIALECT.completion(said, request, CODEC, processed_logprobs=True)
+    assert DIALECT.completion(said, request, CODEC, processed_logprobs=False).logprobs == (-0.5, told)
 
 
 @pytest.mark.parametrize(

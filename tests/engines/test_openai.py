@@ -306,6 +306,20 @@ def test_every_task_is_scored_or_named_as_failed_where_a_fifth_of_the_answers_is
     assert count < 1000 or endings[Ended.ENGINE_FAILED] > 0
 
 
+class TestServers:
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_every_server_is_looked_at_before_any_is_used(self, serving, first: int):
+        """As a server of the same name may serve another model."""
+        servers = [serving(vllm=True), serving()]
+        with pytest.raises(UserError, match="give servers that are alike"):
+            engine(servers[first], servers[1 - first])
+
+    def test_one_that_does_not_answer_yet_is_passed_over(self, serving):
+        urls = (f"{serving(vllm=True).url}/v1", "http://127.0.0.1:9/v1")
+        config = ModelServer(urls=urls, model="m", tries=1, first_wait_s=0.002)
+        assert OpenAIEngine.open(config, CODEC, PAPER.stop_strings).dialect == TokenIds()
+
+
 class TestSpending:
     def test_the_usage_that_a_server_reports_is_counted(self, serving):
         limit = SpendingLimit(dollars_per_million_input=2.0, dollars_per_million_output=10.0)

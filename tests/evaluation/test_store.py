@@ -78,6 +78,22 @@ def test_what_is_no_number_stays_that():
     assert math.isnan(json.loads(encode_object({"x": math.nan}))["x"])
 
 
+def test_a_gzipped_file_is_read_and_not_appended_to(path):
+    zipped = path.with_name("kept.jsonl.gz")
+    write_trajectories(zipped, [FIRST, SECOND])
+    whole = zipped.read_bytes()
+    assert whole[:2] == b"\x1f\x8b" and read_trajectories(zipped) == [FIRST, SECOND]
+    with pytest.raises(UserError, match="is gzipped, and lines are appended to plain files"):
+        append_trajectories(zipped, [THIRD])
+    assert zipped.read_bytes() == whole
+
+
+def test_a_line_that_is_nested_too_deeply_is_named(path):
+    path.write_bytes(b"[" * 100_000 + b"\n")
+    with pytest.raises(UserError, match=":1: not valid JSON"):
+        read_trajectories(path)
+
+
 def test_a_generator_can_be_written(path):
     write_trajectories(path, (t for t in [FIRST, SECOND]))
     assert read_trajectories(path) == [FIRST, SECOND]

@@ -12,10 +12,14 @@ from mem1.api import load_recipe
 from mem1.dialogue import offered
 from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.codec import Codec
-from mem1.planning.attempts import CHARACTERS_PER_TOKEN, Attempts, StepTokens, framing, limits, rl_attempts
+from mem1.evaluation.tokens import even_sizes
+from mem1.memory import memory_policy
+from mem1.planning.attempts import CHARACTERS_PER_TOKEN, Attempts, StepTokens, framing, limits, made_groups, rl_attempts
 from mem1.policy.protocol import resolve
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
+
+SIZES = even_sizes(prompt=60, state=30, action=10, result=40, turns=3)
 
 
 def recipe(model: Path | str, *overrides: str) -> Recipe:
@@ -49,6 +53,19 @@ def test_longer_prompts_are_read_in_every_context(tmp_path: Path):
     plain, chat = planned(recipe(folder, "protocol=tags", *room)), planned(recipe(folder, "protocol=tools", *room))
     assert chat.calls == plain.calls
     assert chat.prefill - plain.prefill == framing(recipe(folder, "protocol=tools")) * chat.calls
+
+
+@pytest.mark.parametrize("known", ["sizes", "a group"])
+def test_a_pack_is_as_full_as_that_of_a_step_however_few_attempts_are_given(known: str):
+    """Of groups of two a pack takes many, and a file of a step holds one group."""
+    config = load_recipe("atlas-quick", "rl.tasks_per_step=64", "rl.group_size=2", "rl.pack_tokens=16384")
+    assert config.rl is not None
+    [group] = made_groups(memory_policy(config.memory), SIZES, groups=1, attempts=2)
+    sizes, recorded = Attempts(sizes=SIZES), Attempts(recorded=tuple(group))
+    tokens, pack = rl_attempts(config, config.rl, sizes if known == "sizes" else recorded)
+    assert 0.9 * 16384 < tokens.largest_pack == len(pack.tree) <= 16384
+    every, _ = rl_attempts(config, config.rl.model_copy(update={"pack_tokens": 10**9}), sizes)
+    assert tokens.attempts == every.attempts == 128 and tokens.trained == pytest.approx(every.trained, rel=0.01)
 
 
 @pytest.mark.parametrize("memory", ["full", "summary(300)", "constant"])

@@ -76,6 +76,15 @@ def test_a_step_is_taken_once_for_all_changes_that_leave_it_as_it_is(recipe: Rec
 
 
 @pytest.mark.slow
+def test_packs_of_demonstrations_are_made_smaller_too():
+    warm = load_recipe("atlas-warm-start", "recall=null", "sft.tokens=16384", "sft.pack_tokens=16384")
+    gpus = cluster("4090")
+    first = [
+        change.what for change in advise(warm, gpus=replace(gpus, gpu=replace(gpus.gpu, memory_gb=1e-3)), steps={})
+    ]
+    assert [what for what in first if "pack_tokens" in what] == ["sft.pack_tokens = 4096", "sft.pack_tokens = 2048"]
+
+
 def test_attempts_that_may_not_fit_are_a_warning_and_those_that_do_none(recipe: Recipe):
     (planned,) = make_plan(recipe, gpus=cluster("H100")).stages
     warning = check_fits(recipe, free=(planned.memory.least + planned.memory.peak) / 2, device=L4)

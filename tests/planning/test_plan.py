@@ -247,6 +247,23 @@ class TestPlans:
         lasting = asleep.least - 4 * plan.parameters  # without gradients
         assert asleep.moments["sampling"] == lasting + 2 * plan.parameters + keys
 
+    def test_a_server_that_is_launched_takes_its_share_of_the_gpu_while_it_is_awake(self):
+        def asleep(share: float) -> int:
+            keys = ("rollout.engine=servers", "rollout.kind=vllm", "rollout.sleep=true", "rollout.weights_folder=w")
+            memory = planned("4090", *keys, f"rollout.launch={{gpu_memory={share}}}").stages[0].memory
+            return memory.moments["sampling"]
+
+        assert asleep(0.9) - asleep(0.4) == pytest.approx(0.5 * 24e9, abs=2)
+
+    def test_a_server_needs_room_for_its_weights_on_gpus_of_its_own(self):
+        plan = planned("2x4090", *SERVERS, "rollout.kind=vllm", *BF16)
+        (stage,) = plan.stages
+        assert plan.server_least == 2 * plan.parameters + stage.tokens.longest * 2 * 32 * 2 and plan.server_fits
+        large = replace(stage, server_least=30 * 10**9)
+        assert plan.fits and not replace(plan, stages=(large,)).server_fits
+        assert replace(plan, stages=(large,), server_gpus=2).server_fits, "it may be spread over both"
+        assert planned("4090").server_least == 0
+
     def test_offloaded_weights_are_the_hosts(self):
         kept, away = (
             planned("H100", *BF16, f"distributed.cpu_offload={on}").stages[0].memory for on in ("false", "true")

@@ -16,11 +16,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mem1.durable import seal
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.registry import register
 from mem1.retrieval.documents import cut_text, read_documents
 from mem1.retrieval.extraction import Unreadable, extract
+from mem1.retrieval.index_folder import holds_index
 from mem1.retrieval.web.pages import Fetched, read_page
 from mem1.retrieval.web.urls import FetchFailed, Why
 
@@ -206,6 +208,25 @@ def test_hidden_files_are_passed_over_and_links_are_not_followed(tmp_path: Path)
         "loop": link,
         "pipe.txt": "not an ordinary file",
     }
+
+
+def test_what_mem1_has_written_into_the_folder_is_no_document(tmp_path: Path):
+    (tmp_path / "a.md").write_text("# A\n\nOslo lies at the end of a long fjord.\n")
+    made = {"cloze": "statistics.json", "policy": "manifest.json"}
+    for name, manifest in made.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text("| question | answer |\n|---|---|\n| Oslo is in ... | Norway |\n")
+        seal(tmp_path / name, kind=name, format=1, name=manifest)
+    for place in ("runs/a", "runs/b/train"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "resolved.json").write_text("{}")
+        (tmp_path / place / "report.html").write_text("<p>Oslo is in Norway</p>")
+    found = read_documents(tmp_path)
+    assert [passage.id for passage in found.passages] == ["a.md#1"]
+    ours = ["cloze", "policy", "runs/a", "runs/b"]
+    assert sorted(found.skipped) == [(name, "made by mem1, not a document") for name in ours]
+    assert not holds_index(tmp_path), "a policy is no index"
+    assert read_documents(tmp_path / "cloze").passages, "asked for by its own name"
 
 
 def test_a_folder_without_a_passage_is_an_error_that_names_the_reasons(tmp_path: Path):

@@ -241,6 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif change["key"] == "lfsFile" and value["oid"] in self.hub.stored:
                 files[value["path"]] = self.hub.stored[value["oid"]]
+            elif change["key"] == "deletedFile" and value["path"] in files:
+                del files[value["path"]]
             else:
                 self._refuse(400, "", f"{change['key']} {value['path']} cannot be committed")
                 return

@@ -620,7 +620,10 @@ _LINES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("        read(path / OPTIMIZERS, tensors)\n", ""),
     ),
     ("durable.py", ("training/test_checkpoint.py", "retrieval/test_index_folder.py")): (
-        ("            target.rename(old)\n", "            shutil.rmtree(target)\n"),
+        (
+            '            target.rename(target.with_name(f".{target.name}.old-{secrets.token_hex(4)}"))\n',
+            "            shutil.rmtree(target)\n",
+        ),
         ("    for _, target in set_aside(folder):\n        restore(target)", "    return"),
     ),
     ("training/rl.py", (*RL, "training/test_asynchronous.py")): (

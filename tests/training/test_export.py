@@ -132,6 +132,32 @@ class TestFolders:
         assert terminal("export", tmp_path / "bare", tmp_path / "other")[0] == 0
         assert "protocol.json" not in (tmp_path / "other" / "README.md").read_text()
 
+    def test_the_folder_that_one_is_in_is_not_replaced_and_has_a_name(
+        self, run: Path, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        assert "is the folder that you are in, which cannot be replaced" in terminal.error("export", run, ".")
+        assert "is the folder that you are in" in terminal.error("export", run / "checkpoints/checkpoint-000003", ".")
+        assert terminal("export", run.parent / "start", "copied")[0] == 0
+        monkeypatch.chdir(tmp_path / "copied")
+        assert terminal("export", ".", tmp_path / "again")[0] == 0
+        assert "\n# copied\n" in (tmp_path / "again" / "README.md").read_text()
+
+    def test_an_evaluation_in_the_folder_of_a_run_leaves_what_the_run_has_recorded(
+        self, run: Path, tmp_path: Path, terminal: Terminal
+    ):
+        """Whatever the evaluated folder is called."""
+        mine = tmp_path / "mine"
+        shutil.copytree(run, mine)
+        before = json.loads((mine / "resolved.json").read_text())
+        for name in ("model", "policy"):
+            shutil.copytree(run / "policy", tmp_path / name)
+            asked = ("--model", tmp_path / name, "--out", mine, "--objectives", "1", "--limit", "1")
+            assert terminal("eval", mine / "config.toml", *asked)[0] == 0
+        after = json.loads((mine / "resolved.json").read_text())
+        assert list(after.pop("evaluations")) == ["model", "policy"] and after == before
+        assert terminal("export", mine, tmp_path / "out")[0] == 0 and terminal("report", mine)[0] == 0
+
     def test_a_curve_may_hold_what_is_no_number(self, run: Path, tmp_path: Path, terminal: Terminal):
         shutil.copytree(run, tmp_path / "run")
         (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": "0.5"}\n')
@@ -192,6 +218,33 @@ class TestCards:
         card = (tmp_path / "out" / "README.md").read_text()
         assert head(card)["license"] == "mit" and "| started from | start |" in card
 
+    def test_a_start_that_is_not_seen_from_here_is_no_model_of_a_stranger(
+        self, run: Path, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        """A relative folder of two parts looks like an id; only ids have their commit in resolved.json."""
+        moved = tmp_path / "project" / "runs" / "moved"
+        shutil.copytree(run, moved)
+        config = (moved / "config.toml").read_text()
+        (moved / "config.toml").write_text(config.replace(str(run.parent / "start"), "base/start"))
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        monkeypatch.setattr("mem1.hub.HubName.folder", None)  # nothing is asked
+        for name, licence in (("gone", None), ("there", "mit")):
+            if name == "there":
+                shutil.copytree(run.parent / "start", tmp_path / "project" / "base" / "start")
+            assert terminal("export", moved, tmp_path / name)[0] == 0
+            card = (tmp_path / name / "README.md").read_text()
+            assert "base_model" not in head(card) and head(card).get("license") == licence
+            assert "| started from | start |" in card
+
+    def test_an_earlier_checkpoint_has_the_curve_up_to_it(self, run: Path, tmp_path: Path, terminal: Terminal):
+        shutil.copytree(run, tmp_path / "run")
+        rows = [{"step": step, "reward": 0.5} for step in (1, 2, 3, 4)]
+        (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert terminal("export", tmp_path / "run" / "checkpoints" / "checkpoint-000002", tmp_path / "out")[0] == 0
+        card = (tmp_path / "out" / "README.md").read_text()
+        assert "| checkpoint | after step 2 |" in card and "| 2 | 0.5 |" in card and "| 3 | 0.5 |" not in card
+
     def test_a_policy_without_a_run_has_a_card_of_its_own(self, run: Path, tmp_path: Path, terminal: Terminal):
         assert terminal("export", run.parent / "start", tmp_path / "out")[0] == 0
         card = (tmp_path / "out" / "README.md").read_text()
@@ -249,6 +302,22 @@ class TestPushed:
         assert "is public: push there with --public" in terminal.error("push", run, "me/open")
         assert a_hub.files("me/open") == before
         assert terminal("push", run, "me/open", "--public")[0] == 0
+        assert terminal("push", run, "me/closed")[0] == 0
+        assert "is private: push without --public" in terminal.error("push", run, "me/closed", "--public")
+        assert a_hub.repositories["me/closed"].private
+
+    def test_what_a_policy_before_has_left_goes_and_other_files_stay(
+        self, run: Path, a_hub: Hub, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ):
+        a_hub.tokens.add("hf_mine")
+        monkeypatch.setenv("HF_TOKEN", "hf_mine")
+        old = ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "chat_template.json", "vocab.json")
+        others = {"notes.md": b"mine", "data/config.csv": b"mine", "mine-q8.gguf": b"mine"}
+        a_hub.put("me/again", {**dict.fromkeys(old, b"{}"), "config.json": b"{}", **others}, private=True)
+        assert terminal("push", run, "me/again")[0] == 0
+        found = a_hub.files("me/again")
+        assert {name: found.get(name) for name in others} == others and found.keys().isdisjoint(old)
+        assert load_policy("me/again").fingerprint() == load_policy(run / "policy").fingerprint()
 
     def test_a_hub_that_does_not_answer_and_a_name_that_is_none(
         self, run: Path, a_hub: Hub, terminal: Terminal, monkeypatch: pytest.MonkeyPatch

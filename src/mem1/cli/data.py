@@ -60,6 +60,8 @@ def command(
         return _write_folder(recipe, out, as_json=as_json)
     if verl and out.suffix != ".parquet":
         raise UserError("--verl: its trainer reads .parquet; give another --out")
+    if passages is not None and passages.resolve() == out.resolve():
+        raise UserError("--passages: --out is written there; give another file")
     for written in filter(None, (out, passages)):
         new_file(written)
     recipe = with_sizes(chosen, recipe)

@@ -179,6 +179,12 @@ def _say_whether_it_fits(console: Console, plan: Plan) -> None:
     console.print(
         f"{_gb(plan.peak)} GB {verdict} into {_gb(plan.usable)} GB, 90 % of a {gpu.name}'s {gpu.memory_gb:g}."
     )
+    if plan.server_least:
+        verdict = "[green]fits[/]" if plan.server_fits else "[red]does not fit[/]"
+        console.print(
+            f"A server with one context, {_gb(plan.server_least)} GB, {verdict} into the {plan.server_gpus} of them "
+            "that sample."
+        )
     if plan.config.distributed is None and plan.gpus.gpus > 1:
         console.print("Without \\[distributed] one of the GPUs trains; add the section, or distributed={} here.")
 

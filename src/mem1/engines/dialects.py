@@ -35,7 +35,10 @@ _SEEDS = 1 << 31
 _LARGEST_LOGPROB = 1e-4
 """A log-probability is at most 0; rounding may add a little."""
 _SMALLEST_LOGPROB = -1e6
-"""For a token that was sampled; servers write -9999 for "never"."""
+"""At temperature 1, of a token that may have been sampled at another."""
+_SMALLEST_SAMPLED = -80.0
+"""Of a token at the temperature at which it was sampled: none in 1e34 is less likely. Servers write -9999 for "never",
+and a ratio to it is no number that can be trained on."""
 _MOST_TOKENS = 1 << 40
 """Most tokens that one request can have used."""
 _EXTRAS: Mapping[str, Any] = {
@@ -305,6 +308,8 @@ class TokenIds(Text):
         exact = (processed_logprobs or request.temperature in (0, 1)) and len(logprobs) == len(ids)
         if processed_logprobs and not exact:
             raise ValueError(f"the answer has {len(logprobs)} log-probabilities for {len(ids)} tokens")
+        if processed_logprobs and logprobs and min(logprobs) < _SMALLEST_SAMPLED:
+            raise ValueError(f"the answer has {min(logprobs):g} as the log-probability of a token that was sampled")
         version = response.weights_version
         return Completion(
             token_ids=ids,
@@ -417,4 +422,4 @@ def _usage(value: Any) -> Usage | None:
     read, written = (whole_number(tokens, most=_MOST_TOKENS) for tokens in reported)
     if read is None or written is None:
         raise ValueError(f"the answer claims a usage of {shown(reported[0])} and {shown(reported[1])} tokens")
-    return Usage(read, written)
+    return Usage(read, written) if read else None  # some report 0, though they have read a context

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from mem1.engines.base import Completion, Sampling, derived_seed
@@ -56,10 +57,12 @@ class OpenAIEngine:
     ) -> OpenAIEngine:
         """Request one token to find the server's dialect. `own_tokenizer`: `codec` is the served model's.
 
-        Raises UserError where the server does not answer, refuses, or has another tokenizer.
+        Raises UserError where no server answers, and where one refuses, has another tokenizer, or is not like the rest.
         """
         servers = Servers(config)
         dialect = _find_dialect(servers, config, codec, stop_strings, own_tokenizer=own_tokenizer)
+        if len(config.urls) > 1:
+            _check_alike(dialect, config, codec, stop_strings, own_tokenizer=own_tokenizer)
         return cls(servers, config, dialect, codec, stop_strings)
 
     @property
@@ -223,6 +226,23 @@ def _find_dialect(
             takes = not isinstance(found, ContextIds) or _takes_ids(servers, config, codec, stops, found)
             return found if takes else dialect
     raise UserError(f"the model server refuses every form of request: {'; then '.join(refusals)}")
+
+
+def _check_alike(
+    dialect: Text, config: ModelServer, codec: Codec, stops: Sequence[str], *, own_tokenizer: bool
+) -> None:
+    """Raises UserError where a server that answers does not speak as the others; one that does not may come later."""
+    for url in config.urls:
+        alone = config.model_copy(update={"urls": (url,), "tries": 1})
+        with closing(Servers(alone)) as server:
+            try:
+                found = _find_dialect(server, alone, codec, stops, own_tokenizer=own_tokenizer)
+            except UserError as error:
+                if isinstance(error.__cause__, EngineFailed):
+                    continue
+                raise UserError(f"{url}: {error}") from error
+        if found != dialect:
+            raise UserError(f"{url} speaks {found}, another server {dialect}; give servers that are alike")
 
 
 def _takes_ids(servers: Servers, config: ModelServer, codec: Codec, stops: Sequence[str], dialect: ContextIds) -> bool:

@@ -7,6 +7,7 @@ rows, trajectories = agent.evaluate(recipe, source, folder=Path("runs/a"))
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = Non
     with memory_named("loading the policy", ANSWERING):
         policy = load_policy(path, chat_template=speaks.kind == FRAMED, device=device, dtype=recipe.model.dtype)
     check_sampled(policy.model, recipe)
-    return policy_agent(recipe, policy, speaks, device, name=name or Path(path).name)
+    return policy_agent(recipe, policy, speaks, device, name=name or os.path.basename(os.path.abspath(path)))
 
 
 def policy_agent(

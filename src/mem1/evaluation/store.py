@@ -44,6 +44,8 @@ from mem1.records import Ended, Task, Trajectory, task_to_json
 from mem1.run_folder import RESOLVED, differences, made_by
 from mem1.trajectory_files import read_trajectories
 
+_EVALUATIONS = "evaluations"
+"""Key of resolved.json, which is a training's too where `mem1 eval` writes into the folder of one."""
 _MAY_DIFFER = ("retriever", "budget", "seconds_between_searches", "laziness")
 """Task settings that say how the source is reached and what may be spent, not what is asked and found."""
 
@@ -153,12 +155,14 @@ def write_made_by(
     protocol    how it speaks, as the record of a resolved protocol
     """
     made = {**made_by(command), "recipe": plain(recipe), "computed": computed, "protocol": protocol}
-    _write_json(folder / RESOLVED, {**read_made_by(folder), agent: made})
+    kept = _read_manifest(folder / RESOLVED) or {}
+    _write_json(folder / RESOLVED, {**kept, _EVALUATIONS: {**read_made_by(folder), agent: made}})
 
 
 def read_made_by(folder: Path) -> dict[str, Any]:
     """How the files of each agent in a folder of `mem1 eval --out` came about; empty: not recorded."""
-    return _read_manifest(folder / RESOLVED) or {}
+    found = (_read_manifest(folder / RESOLVED) or {}).get(_EVALUATIONS)
+    return found if isinstance(found, dict) else {}
 
 
 def _row_file(path: Path) -> Path:

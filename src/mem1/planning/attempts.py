@@ -4,7 +4,7 @@
     ->  tokens of the trees of all packs, the sampled ones among them, the work of sampling, and the largest pack
 
 Invented attempts are token lists under the recipe's memory, which the recipe's own packing packs, so the
-training code itself counts. Of many tasks only a few are made, and their counts are scaled.
+training code itself counts. Of many tasks only so many are made that a pack is full, and their counts are scaled.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mem1.dialogue import offered
 from mem1.engines.codec import Codec
@@ -34,7 +34,7 @@ from mem1.records import Trajectory, Turn
 _NOTE_TOKENS = 32
 """Assumed length of a note, at most all of the memory that a turn writes."""
 TASKS_MADE = 4
-"""Tasks that represent all tasks of a step."""
+"""Fewest tasks that represent all tasks of a step."""
 EXPLANATION = 525
 """Characters that the template of Qwen2.5 writes around the schemas and the user's message."""
 CHARACTERS_PER_TOKEN = 4
@@ -209,21 +209,62 @@ def counted(
 
 def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pack]:
     """Tokens of a step on the stage's largest tasks, and its largest pack."""
-    total = rl.tasks_per_step * rl.group_size
     if known.recorded:
-        return _step(known.recorded, rl, scale=total / len(known.recorded))
-    sizes = known.sizes or largest_attempt(config)
-    made = min(rl.tasks_per_step, TASKS_MADE)
-    groups = made_groups(
-        memory_policy(config.memory), sizes, groups=made, attempts=rl.group_size, within=config.budget.context
-    )
-    return _step([t for group in groups for t in group], rl, scale=rl.tasks_per_step / made)
+        most = max(1, rl.tasks_per_step * rl.group_size // len(known.recorded))
+        return _step(lambda copies: _copied(known.recorded, copies), rl, least=1, most=most)
+    sizes, policy = known.sizes or largest_attempt(config), memory_policy(config.memory)
+
+    def made(tasks: int) -> list[Trajectory]:
+        groups = made_groups(policy, sizes, groups=tasks, attempts=rl.group_size, within=config.budget.context)
+        return [attempt for group in groups for attempt in group]
+
+    return _step(made, rl, least=min(rl.tasks_per_step, TASKS_MADE), most=rl.tasks_per_step)
 
 
-def _step(trajectories: Sequence[Trajectory], rl: Rl, *, scale: float) -> tuple[StepTokens, Pack]:
-    packs = split_into_packs(trajectories, max_tokens=rl.pack_tokens, whole=rl.algorithm.needs_whole_trajectories)
-    largest = max(packs, key=lambda pack: pack_tokens(pack, packed=rl.packed))
-    return counted(trajectories, packs, scale=scale, packed=rl.packed), largest
+def _step(
+    attempts_of: Callable[[int], Sequence[Trajectory]], rl: Rl, *, least: int, most: int
+) -> tuple[StepTokens, Pack]:
+    """Tokens of a step, of whose `most` parts, such as tasks, at least `least` are made: so many that one of the packs
+    is full."""
+
+    def packs_of(attempts: Sequence[Trajectory]) -> list[Pack]:
+        return split_into_packs(attempts, max_tokens=rl.pack_tokens, whole=rl.algorithm.needs_whole_trajectories)
+
+    def size(pack: Pack) -> int:
+        return pack_tokens(pack, packed=rl.packed)
+
+    made = attempts_of(least)
+    packs = packs_of(made)
+    needed = min(most, -(-2 * least * rl.pack_tokens // sum(map(size, packs))))
+    if needed > least:
+        made = attempts_of(needed)
+        packs = packs_of(made)
+    scale = rl.tasks_per_step * rl.group_size / len(made)
+    return counted(made, packs, scale=scale, packed=rl.packed), max(packs, key=size)
+
+
+def _copied(attempts: Sequence[Trajectory], copies: int) -> list[Trajectory]:
+    """So many copies of the attempts, which share no tokens with each other."""
+    beyond = 1 + max(id for t in attempts for turn in t.turns for id in (*turn.context_ids, *turn.completion_ids))
+
+    def moved(ids: Sequence[int], number: int) -> tuple[int, ...]:
+        return tuple(id + number * beyond for id in ids)
+
+    return [
+        replace(
+            attempt,
+            turns=tuple(
+                replace(
+                    turn,
+                    context_ids=moved(turn.context_ids, number),
+                    completion_ids=moved(turn.completion_ids, number),
+                )
+                for turn in attempt.turns
+            ),
+        )
+        for number in range(copies)
+        for attempt in attempts
+    ]
 
 
 def sft_pieces(config: Recipe, *, tokens: int) -> list[Trajectory]:

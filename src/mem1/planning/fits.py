@@ -63,12 +63,15 @@ def advise(
 
 def _changes(config: Recipe) -> Iterator[tuple[str, Recipe]]:
     """The changes that are left, in order of their cost in time and in learning."""
-    distributed, rl = config.distributed or Distributed(), config.rl
+    distributed, sft, rl = config.distributed or Distributed(), config.sft, config.rl
     if not trains_in_bfloat16(config, PLANNED_GPU):
         half = _set(config.model, training_dtype="bfloat16")
         yield 'model.training_dtype = "bfloat16"', _set(config, model=half)
     if not config.model.activation_checkpointing:
         yield "model.activation_checkpointing = true", _recomputing(config)
+    if sft is not None and min(sft.tokens, sft.pack_tokens) > SMALLEST_PACK:
+        tokens = max(SMALLEST_PACK, min(sft.tokens, sft.pack_tokens) // 4)
+        yield f"sft.pack_tokens = {tokens}", _set(config, sft=_set(sft, pack_tokens=tokens))
     if rl is not None:
         if rl.pack_tokens > SMALLEST_PACK:
             tokens = max(SMALLEST_PACK, rl.pack_tokens // 4)

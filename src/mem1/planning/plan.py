@@ -78,6 +78,8 @@ class StagePlan:
     """FLOPs of a step on all GPUs together, by purpose."""
     server: Mapping[str, int] | None = None
     """Bytes of one server of the policy, by part; None: no server samples."""
+    server_least: int = 0
+    """Fewest bytes of a server that has GPUs of its own: the weights and one context; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Plan:
     """Bytes that a publish of the weights writes, once for all servers; None: no server samples."""
     sizes: str
     """Origin of the attempts' sizes."""
+    server_gpus: int
+    """GPUs that only sample."""
 
     @property
     def usable(self) -> float | None:
@@ -111,6 +115,16 @@ class Plan:
     def fits(self) -> bool | None:
         """Whether the peak is usable; None: no GPUs were given."""
         return None if self.usable is None else self.peak <= self.usable
+
+    @property
+    def server_least(self) -> int:
+        """Fewest bytes of a server of the policy on GPUs of its own; 0: there is none."""
+        return max(stage.server_least for stage in self.stages)
+
+    @property
+    def server_fits(self) -> bool | None:
+        """Whether that is usable on all GPUs that only sample together; None: no GPUs were given."""
+        return None if self.usable is None else self.server_least <= self.usable * max(1, self.server_gpus)
 
 
 def make_plan(
@@ -145,6 +159,7 @@ def make_plan(
         stages=stages,
         # the policy, and where one is chosen the best with the one that takes its place
         disk=KEPT_CHECKPOINTS * planner.checkpoint + (3 if config.evaluation.every else 1) * planner.parameters * 4,
+        server_gpus=planner.apart,
         published=None if planner.server is None else planner.parameters * planner.sampling_bytes,
         sizes=_sizes(config, known),
     )
@@ -159,12 +174,13 @@ class _Planner:
         self.config, self.shape, self.gpus, self.steps = config, shape, gpus, steps
         served = isinstance(config.rollout, ServerRollouts) and config.rl is not None
         self.server = config.rollout if isinstance(config.rollout, ServerRollouts) and served else None
-        apart = server_gpus if self.server is not None and not self.server.sleep else 0
+        self.apart = server_gpus if self.server is not None and not self.server.sleep else 0
+        """GPUs that only sample."""
         total = 1 if gpus is None else gpus.gpus
-        self.ranks = 1 if config.distributed is None or gpus is None else total - apart
+        self.ranks = 1 if config.distributed is None or gpus is None else total - self.apart
         if self.ranks < 1:
-            raise UserError(f"{apart} of {total} GPUs serve, so none trains")
-        self.sampling_gpus = apart or self.ranks
+            raise UserError(f"{self.apart} of {total} GPUs serve, so none trains")
+        self.sampling_gpus = self.apart or self.ranks
         self.device = ON_CPU if gpus is None else PLANNED_GPU
         self.checkpoint = 0
         """Bytes of the largest checkpoint of the stages planned so far."""
@@ -224,6 +240,7 @@ class _Planner:
             memory=self._memory(step, self._sampling(tokens) if name == "rl" else None),
             flops=flops,
             server=server,
+            server_least=sum(self._served(tokens.longest).values()) if name == "rl" and self.apart else 0,
         )
 
     def _step(self, stage: str, pack: Sequence[Trajectory], *, more: bool) -> Measured:
@@ -258,8 +275,13 @@ class _Planner:
             rows = self._rows(tokens)
             logits = rows * (1 + guesses_each(rows, "cpu" if self.gpus is None else "cuda"))
             return {"keys and values": self._keys(rows * tokens.longest), "logits": logits * self.shape.vocab_size * 24}
-        asleep = self._served(tokens.longest) if self.server.sleep else {}
-        return {f"server: {part}": size for part, size in asleep.items()}
+        if not self.server.sleep:
+            return {}
+        held = self._served(tokens.longest)
+        if self.server.launch is not None and self.gpus is not None:  # vLLM takes its share, however little it needs
+            share = int(self.server.launch.gpu_memory * self.gpus.gpu.memory_gb * 1e9)
+            held["keys and values"] = max(held["keys and values"], share - held["weights"])
+        return {f"server: {part}": size for part, size in held.items()}
 
     def _memory(self, step: Measured, sampling: Mapping[str, int] | None) -> Memory:
         gone = self._offloaded()
@@ -348,6 +370,8 @@ def record(plan: Plan) -> dict[str, Any]:
         "usable_bytes": plan.usable,
         "peak_bytes": plan.peak,
         "fits": plan.fits,
+        "server_least_bytes": plan.server_least or None,
+        "server_fits": plan.server_fits if plan.server_least else None,
         "disk_bytes": plan.disk,
         "published_bytes": plan.published,
         "sizes": plan.sizes,

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mem1 import durable
 from mem1.errors import UserError
 from mem1.records import Passage
 from mem1.registry import register
@@ -82,9 +83,13 @@ def read_documents(folder: str | os.PathLike[str], *, on_file: Callable[[int], N
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """(path, reason not to open it, else empty) of everything that is not hidden."""
+    """(path, reason not to open it, else empty) of everything that is not hidden, and of folders of mem1's."""
     refused: list[OSError] = []
     for where, folders, names in os.walk(folder, onerror=refused.append):
+        if Path(where) != folder and _is_ours(Path(where)):
+            folders.clear()
+            yield Path(where), "made by mem1, not a document"
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         inner = set(folders)
         for name in (*names, *folders):
@@ -97,6 +102,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield path, "" if path.is_file() else "not an ordinary file"
     for error in refused:
         yield Path(error.filename), error.strerror or str(error)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether mem1 has written this folder: what it holds, as questions with answers, is about documents."""
+    of_a_run = (folder / "resolved.json", folder / "train" / "resolved.json")
+    return durable.read_manifest(folder) is not None or any(path.is_file() for path in of_a_run)
 
 
 def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> str:

@@ -24,6 +24,8 @@ FORMAT_VERSION = 2
 
 
 _INDEXES = ("bm25", "dense")
+_NO_INDEXES = ("cloze", "policy", "checkpoint")
+"""Kinds of mem1's other folders."""
 
 
 CLOZES = "cloze"
@@ -104,7 +106,7 @@ def folder_kind(path: str | os.PathLike[str]) -> str | None:
 def index_kind(path: str | os.PathLike[str]) -> str | None:
     """The kind of the index at `path`; None: there is no index."""
     kind = folder_kind(path)
-    return None if kind == CLOZES else kind
+    return None if kind in _NO_INDEXES else kind
 
 
 def _called(kind: str) -> str:
@@ -119,6 +121,7 @@ def check_replaceable(target: Path, kind: str) -> None:
     """Raises UserError unless there is nothing, an empty folder, or a folder of ours and nothing besides."""
     if not os.path.lexists(target):
         return
+    durable.check_put(target)
     elsewhere = "move it away or choose another folder"
     if target.is_symlink() or not target.is_dir():
         raise UserError(f"{target} exists and is not a {_called(kind)}; {elsewhere}")

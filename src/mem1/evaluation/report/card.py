@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -27,13 +28,14 @@ from mem1.hub import hub_name
 from mem1.pages.table import Table
 from mem1.pages.table import markdown as markdown_table
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, SMOLLM2, policy_folder
-from mem1.run_folder import METRICS, pin_model, read_metrics
+from mem1.run_folder import METRICS, pin_model, read_metrics, read_resolved
 
 STEPS = 12
 """Most steps of a curve that a card lists."""
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _OURS = "apache-2.0"
 """Licence of what ships with mem1."""
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _CURVE = {"step": "step", "reward": "reward", "em": "exact match", "peak_tokens": "peak tokens"}
 
 
@@ -49,7 +51,7 @@ def model_card(name: str, *, run: Path | None, folder: Path, at: str = ".") -> s
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "license": license_of(run, folder),
-        "base_model": _hub_id(base),
+        "base_model": "" if base is None else base.id,
         "tags": "[mem1, agent, memory]",
     }
     head = [f"{key}: {value}" for key, value in known.items() if value]
@@ -57,9 +59,13 @@ def model_card(name: str, *, run: Path | None, folder: Path, at: str = ".") -> s
     return "\n".join(["---", *head, "---", "", f"# {name}", "", *trained, *_used(at, folder)])
 
 
-def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
+def _trained(run: Path, base: _Base | None, policy: Path) -> Iterator[str]:
     config = read_toml(run / "config.toml")
-    known = {"started from": "a new model" if base is None else _hub_id(base) or PurePath(base).name, **facts(run)}
+    known = {"started from": "a new model" if base is None else base.id or PurePath(base.path).name, **facts(run)}
+    checkpoint = _CHECKPOINT.fullmatch(policy.name)
+    last = None if checkpoint is None else int(checkpoint[1])
+    if last is not None:
+        known["checkpoint"] = f"after step {last}"
     if data := _data(config.get("tasks", {})):
         known["data"] = data
     yield "A language-model agent that keeps its memory small while it works, trained with mem1."
@@ -69,7 +75,7 @@ def _trained(run: Path, base: str | None, policy: Path) -> Iterator[str]:
     if examined and (rows := [attempts.report_row() for attempts in read_evaluations(evaluation_folder(run))]):
         yield from ("## Results", "", markdown(rows))
     metrics = read_metrics(run / METRICS) if (run / METRICS).is_file() else []
-    curve = [row for row in metrics if "reward" in row]
+    curve = [row for row in metrics if "reward" in row and (last is None or row["step"] <= last)]
     if curve:
         chosen = {round(i * (len(curve) - 1) / (STEPS - 1)) for i in range(STEPS)}
         columns = [key for key in _CURVE if any(key in row for row in curve)]
@@ -102,14 +108,32 @@ def _data(tasks: Mapping[str, Any]) -> str:
     )
 
 
-def _base(run: Path) -> str | None:
-    """The model that training began with, before all runs on the way; None: it was made from nothing."""
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The model that training began with."""
+
+    path: str
+    """Its name, or its folder, which may be gone."""
+    id: str
+    """The id by which others find it; empty: it has none."""
+
+
+def _base(run: Path) -> _Base | None:
+    """That of this run, before all runs on the way; None: it was made from nothing."""
     model = read_toml(run / "config.toml").get("model", {})
     path = model.get("path", SHIPPED)
     if "new" in model:
         return None
-    before = Path(path).absolute().parent
-    return _base(before) if before != run.absolute() and (before / "config.toml").is_file() else path
+    if path in (SMOLLM2, *SHIPPED_FOLDERS):
+        return _Base(path, _SMOLLM2 if path == SMOLLM2 else "")
+    if read_resolved(run).get("model", {}).get("name") == path:  # which only ids have, by `RunFolder.note_model`
+        hub = hub_name(path)
+        return _Base(path, path.partition("@")[0] if hub is None else hub.repo)
+    # a relative one was seen from where the training ran, mostly above its folder
+    seen = (Path(path), *(folder / path for folder in run.absolute().parents))
+    found = next((known for known in seen if known.exists()), Path(path))
+    before = found.absolute().parent
+    return _base(before) if before != run.absolute() and (before / "config.toml").is_file() else _Base(str(found), "")
 
 
 def license_of(run: Path | None, folder: Path) -> str:
@@ -117,14 +141,17 @@ def license_of(run: Path | None, folder: Path) -> str:
 
     `run` and `folder` as of `model_card`; empty: there is none, or it is not known.
     """
-    base = str(folder) if run is None else _base(run)
-    if base is None:
+    begun = None if run is None else _base(run)
+    if run is not None and begun is None:
         return ""
+    base = str(folder) if begun is None else begun.path
     if base in (*SHIPPED_FOLDERS, *(str(policy_folder(name)) for name in SHIPPED_FOLDERS)):
         return _OURS
     if run is not None:
         pin_model(run)
     try:
+        if begun is not None and not begun.id and begun.path not in SHIPPED_FOLDERS and not Path(base).exists():
+            return ""  # a folder that is gone, not a stranger's model of that name
         folder = policy_folder(base)
         head = (folder / "README.md").read_text(encoding="utf-8").partition("---")[2].partition("\n---")[0]
     except (OSError, UnicodeDecodeError, UserError):  # a card is written without a network, too
@@ -132,11 +159,3 @@ def license_of(run: Path | None, folder: Path) -> str:
     named = re.search(r"^license: *([\w.-]+) *$", head, re.MULTILINE)
     manifest = read_manifest(folder)
     return named[1] if named else str(manifest.facts.get("license", "")) if manifest is not None else ""
-
-
-def _hub_id(model: str | None) -> str:
-    """The id by which others find a model; empty: it has none."""
-    if model == SMOLLM2:
-        return _SMOLLM2
-    hub = None if model is None else hub_name(model)
-    return "" if hub is None else hub.repo

@@ -30,7 +30,16 @@ from mem1.evaluation.store import read_made_by
 from mem1.pages.page import write_page
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, policy_folder, tokenizer_folder
 from mem1.records import Trajectory
-from mem1.run_folder import BEST, METRICS, TRAJECTORIES, given_warnings, pin_model, read_metrics, read_resolved
+from mem1.run_folder import (
+    BEST,
+    METRICS,
+    TRAJECTORIES,
+    given_warnings,
+    pin_model,
+    portable,
+    read_metrics,
+    read_resolved,
+)
 
 PAGE = "report.html"
 
@@ -208,7 +217,7 @@ def evaluation_facts(folder: Path) -> dict[str, str]:
     for agent, made in read_made_by(folder).items():
         recipe = made.get("recipe", {})
         seed = str(recipe.get("evaluation", {}).get("seed", ""))
-        model = recipe.get("model", {}).get("path") or agent
+        model = portable(recipe.get("model", {}).get("path") or agent)
         for name, value in _given({**_facts(recipe, made), "model": str(model), "seed": seed}).items():
             found.setdefault(name, []).append(value)
     return {name: "; ".join(dict.fromkeys(values)) for name, values in found.items()}

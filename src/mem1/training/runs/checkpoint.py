@@ -48,7 +48,7 @@ from mem1.errors import UserError, read_as_written
 from mem1.lock import alone_in
 from mem1.policy.policy import make_policy
 from mem1.recipe.recipe import Recipe
-from mem1.run_folder import pin_model
+from mem1.run_folder import check_empty, pin_model
 from mem1.training.ranks.placement import Placement
 from mem1.training.ranks.processes import ONE_PROCESS, Ranks, TorchRanks
 from mem1.training.runs.snapshot import (
@@ -307,8 +307,7 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
             f"{checkpoint} is in no run's folder: {recipe} is missing; give a folder such as "
             "runs/quickstart/checkpoints/checkpoint-000040"
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; give another folder")
+    check_empty(out)
     config = load_toml(recipe, Recipe)
     pin_model(recipe.parent)
     policy = make_policy(config)

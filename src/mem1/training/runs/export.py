@@ -7,6 +7,7 @@ source.write_gguf(Path("out.gguf"))         for llama.cpp
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mem1.evaluation.report.run_folders import examined_policy, training_folder
 from mem1.hub import upload
 from mem1.policy.folders import POLICY, check_whole, policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
+from mem1.run_folder import check_empty
 from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
 from mem1.version import __version__
 
@@ -63,15 +65,15 @@ class Source:
             raise UserError(f"{given} is neither a run nor a checkpoint nor a policy: it has no config.json")
         around = folder.absolute().parent
         run = around if (around / "config.toml").is_file() else None
-        return cls(path=folder, checkpoint=False, run=run, name=Path(given).name if run is None else around.name)
+        name = os.path.basename(os.path.abspath(given)) if run is None else around.name
+        return cls(path=folder, checkpoint=False, run=run, name=name)
 
     def write_folder(self, out: Path, *, name: str = "") -> None:
         """Write `out`, which must be empty; `name` of its card, empty: its own.
 
         Raises UserError where it is not empty, or the policy or checkpoint is damaged.
         """
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} exists and is not empty; give another folder")
+        check_empty(out)
         card = model_card(name or self.name, run=self.run, folder=self.path, at=name or ".")
         if self.checkpoint:
             export_checkpoint(self.path, out)
