@@ -35,7 +35,7 @@ from mem1.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from mem1.engines.openai import OpenAIEngine
-    from mem1.evaluation.agents import EvaluatedModel
+    from mem1.evaluation.agents import EvaluatedAgent
     from mem1.policy.policy import Policy
     from mem1.training.train import Finished
 
@@ -150,9 +150,9 @@ def _sizes(of_recipe: Evaluation, objectives: int | Sequence[int] | None, tasks:
         raise UserError(explain(error, Evaluation, ())) from error
 
 
-def _agent(recipe: Recipe, model: Any, name: str) -> EvaluatedModel:
+def _agent(recipe: Recipe, model: Any, name: str) -> EvaluatedAgent:
     from mem1.engines.chat_template import ChatTemplate
-    from mem1.evaluation.agents import EvaluatedModel, loaded_agent, policy_agent
+    from mem1.evaluation.agents import EvaluatedAgent, loaded_agent, policy_agent
     from mem1.policy.protocol import Known, resolve
     from mem1.recipe.protocol import FRAMED
 
@@ -169,7 +169,7 @@ def _agent(recipe: Recipe, model: Any, name: str) -> EvaluatedModel:
         raise UserError(f"{type(model).__name__} has no codec, so its tokens cannot be read; give it one")
     speaks = resolve(recipe, Known(where="the engine", lacks="the engine brings no chat template"))
     called = getattr(model, "identity", type(model).__name__)
-    return EvaluatedModel(
+    return EvaluatedAgent(
         engine=model,
         speaks=speaks,
         dialogue=TagDialogue(model.codec, speaks.tags),
@@ -180,7 +180,7 @@ def _agent(recipe: Recipe, model: Any, name: str) -> EvaluatedModel:
     )
 
 
-def _told_apart(agent: EvaluatedModel, identity: str, own: Sequence[Any]) -> EvaluatedModel:
+def _told_apart(agent: EvaluatedAgent, identity: str, own: Sequence[Any]) -> EvaluatedAgent:
     """The agent whose attempts are told from those of others; `own`: objects that no configuration describes."""
     if own and not identity:
         raise UserError(

@@ -294,4 +294,4 @@ def test_a_policy_is_loaded_as_its_weights_are_stored_on_cuda_and_in_float32_els
 def test_more_workers_than_cores_are_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mem1.engines.device.cores", lambda: 4)
     cpu = choose("auto", BARE)
-    assert cpu.few_workers(4) == () and cpu.few_workers(24)[0].startswith("24 workers share 4 cores")
+    assert cpu.worker_warnings(4) == () and cpu.worker_warnings(24)[0].startswith("24 workers share 4 cores")

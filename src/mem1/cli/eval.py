@@ -17,7 +17,7 @@ from mem1.cli.progress import EvaluationBar, bars, say, stderr
 if TYPE_CHECKING:
     from mem1.engines.device import Computed, Device
     from mem1.envs.base import TaskSource
-    from mem1.evaluation.agents import EvaluatedModel
+    from mem1.evaluation.agents import EvaluatedAgent
     from mem1.evaluation.metrics import Row
     from mem1.policy.policy import Policy
     from mem1.recipe.recipe import Recipe
@@ -108,9 +108,9 @@ def with_sizes(chosen: Chosen, recipe: Recipe) -> Recipe:
 
 
 def evaluate_agent(
-    recipe: Recipe, agent: EvaluatedModel, source: TaskSource, *, folder: Path | None, overwrite: bool = False
+    recipe: Recipe, agent: EvaluatedAgent, source: TaskSource, *, folder: Path | None, overwrite: bool = False
 ) -> tuple[list[Row], dict[int, list[Trajectory]]]:
-    """`EvaluatedModel.evaluate` with its progress on stderr."""
+    """`EvaluatedAgent.evaluate` with its progress on stderr."""
     with bars(stderr()) as progress:
         bar = EvaluationBar(progress, agent.name, agent.limit)
         rows, trajectories = agent.evaluate(recipe, source, folder=folder, overwrite=overwrite, on_progress=bar)

@@ -197,7 +197,7 @@ def command(
     console.print(f"mem1 real, {model}, seed {seed}; everything is written to {folder}", soft_wrap=True)
     ranks = Ranks(device=chosen_device(invocation, first.model.device, training=True))
     computed = Placement.of(first, ranks).computed
-    for note in (str(computed), *ranks.device.few_workers(first.workers)):
+    for note in (str(computed), *ranks.device.worker_warnings(first.workers)):
         console.print(note, markup=False, soft_wrap=True)
     first = fitted(first, machine(invocation) or Machine.here())
     with alone_in(folder):

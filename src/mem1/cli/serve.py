@@ -82,7 +82,7 @@ def policy(
         on = chosen_device(invocation, device)
         work_begins()
         loaded = load_policy(policy, device=on, dtype=dtype or ("auto" if weights_folder is None else "float32"))
-        for note in (str(loaded.computed(on)), *on.few_workers(workers)):
+        for note in (str(loaded.computed(on)), *on.worker_warnings(workers)):
             console.print(note, markup=False, soft_wrap=True)
         sampler = Sampler(loaded.model, loaded.codec, workers=on.workers(workers))
         try:
@@ -131,7 +131,7 @@ def writer(
     console, token = stderr(), api_key(token_env)
     at = place(invocation, writer_url, writer_model, device, "workers")
     work_begins()
-    for note in at.few_workers(workers) if isinstance(at, Device) else ():
+    for note in at.worker_warnings(workers) if isinstance(at, Device) else ():
         console.print(note, markup=False, soft_wrap=True)
     serve(
         open_writer(folder, at, workers=workers),

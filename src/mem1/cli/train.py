@@ -130,7 +130,7 @@ def _print_notes(console: Console, config: Recipe, computed: Computed, ranks: Ra
     from mem1.policy.protocol import resolve
 
     scorer = [f"EM: by the scorer {config.tasks.scorer}"] if isinstance(config.tasks, QuestionTasks) else []
-    for note in (str(computed), f"protocol: {resolve(config)}", *scorer, *ranks.device.few_workers(config.workers)):
+    for note in (str(computed), f"protocol: {resolve(config)}", *scorer, *ranks.device.worker_warnings(config.workers)):
         console.print(note, markup=False, soft_wrap=True)
 
 

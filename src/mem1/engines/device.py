@@ -81,7 +81,7 @@ class Device:
         """Number of processes that sample or train: `wanted` on a CPU, else 1."""
         return wanted if self.is_cpu else 1
 
-    def few_workers(self, wanted: int) -> tuple[str, ...]:
+    def worker_warnings(self, wanted: int) -> tuple[str, ...]:
         """A line for the user where fewer processes sample than `wanted`, or more than there are cores."""
         if self.is_cpu and wanted > max(cores(), 2):
             return (f"{wanted} workers share {cores()} cores: more than one a core are slower, and take long to start",)

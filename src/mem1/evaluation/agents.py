@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluatedModel:
+class EvaluatedAgent:
     """A model that is ready to work."""
 
     engine: Engine
@@ -104,7 +104,7 @@ class EvaluatedModel:
             )
 
 
-def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedModel:
+def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedAgent:
     """The one of the recipe's [engine]; `machine`: None is this one. Raises UserError if it cannot be opened."""
     path = recipe.model.path
     opened = recipe.engine.remote_engine(path)
@@ -118,7 +118,7 @@ def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedModel
     dialogue = speaks.dialogue(codec, folder)
     engine = config.engine(dialogue)
     identity = f"{config.identity_of(engine)} tokens of {codec.fingerprint()}"
-    return EvaluatedModel(
+    return EvaluatedAgent(
         engine=engine,
         speaks=speaks,
         dialogue=dialogue,
@@ -131,7 +131,7 @@ def open_agent(recipe: Recipe, machine: Machine | None = None) -> EvaluatedModel
     )
 
 
-def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> EvaluatedModel:
+def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = None, *, name: str = "") -> EvaluatedAgent:
     """The policy in a folder, on the recipe's device; `name`: empty is that of the folder."""
     from mem1.engines.device import Machine, choose
     from mem1.policy.policy import check_sampled, load_policy
@@ -146,7 +146,7 @@ def loaded_agent(recipe: Recipe, path: str | Path, machine: Machine | None = Non
 
 def policy_agent(
     recipe: Recipe, policy: Policy, speaks: ResolvedProtocol, device: Device | None = None, *, name: str
-) -> EvaluatedModel:
+) -> EvaluatedAgent:
     """A policy in this process, with the recipe's workers; `device`: None is where its weights are."""
     from mem1.engines.device import Device
     from mem1.engines.workers import local_engine
@@ -155,7 +155,7 @@ def policy_agent(
     device = device or Device(name=str(policy.model.device), at=policy.model.device)
     computed, dialogue = policy.computed(device), policy.dialogue(speaks)
     workers = device.workers(recipe.workers)
-    return EvaluatedModel(
+    return EvaluatedAgent(
         engine=local_engine(policy.model, policy.codec, dialogue.stop_strings, workers=workers),
         speaks=speaks,
         dialogue=dialogue,
@@ -163,5 +163,5 @@ def policy_agent(
         identity=policy.fingerprint,
         computed=computed,
         shape=model_shape(policy.model),
-        notes=(str(computed), *device.few_workers(recipe.workers)),
+        notes=(str(computed), *device.worker_warnings(recipe.workers)),
     )

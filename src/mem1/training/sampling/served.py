@@ -16,7 +16,7 @@ import torch
 from mem1.engines.device import Device, release_unused
 from mem1.engines.launched import LaunchedVllm
 from mem1.errors import UserError
-from mem1.evaluation.agents import EvaluatedModel, policy_agent
+from mem1.evaluation.agents import EvaluatedAgent, policy_agent
 from mem1.evaluation.tokens import model_shape
 from mem1.lock import alone_in
 from mem1.policy.policy import Policy
@@ -74,7 +74,7 @@ def _launched(config: Recipe, rollout: ServerRollouts, policy: Policy) -> Iterat
 
 
 @contextmanager
-def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) -> Iterator[EvaluatedModel]:
+def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) -> Iterator[EvaluatedAgent]:
     """A policy as its training samples: on the servers of [rollout], which get its weights, or in this process."""
     speaks = resolve(recipe)
     with weight_sync(recipe, policy) as sync:
@@ -85,7 +85,7 @@ def trained_agent(recipe: Recipe, policy: Policy, device: Device, *, name: str) 
         if recipe.rollout.sleep:
             release_unused()  # what training has held
         sync.push_weights(policy.model, recipe.rl.version_at(recipe.rl.steps))
-        yield EvaluatedModel(
+        yield EvaluatedAgent(
             engine=sync.engine,
             speaks=speaks,
             dialogue=policy.dialogue(speaks),
