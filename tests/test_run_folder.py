@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import mem1
 from mem1.configuration import Config, fingerprint, load_toml
 from mem1.errors import UserError
-from mem1.run_folder import RunFolder, given_warnings, pin_model, read_metrics, read_resolved, sampled_by
+from mem1.run_folder import RunFolder, given_warnings, pin_model, portable, read_metrics, read_resolved, sampled_by
 from mem1.training.monitoring.metrics_log import MetricsLog
 from mem1.training.monitoring.writers import Writers
 
@@ -45,6 +45,18 @@ def test_a_new_run_writes_its_resolved_configuration(tmp_path: Path) -> None:
     run = create(tmp_path / "runs" / "a", Run(steps=3, optimizer=Optimizer(rate=0.5)))
     assert load_toml(run.config, Run) == Run(steps=3, optimizer=Optimizer(rate=0.5))
     assert run.config.read_text() == 'steps = 3\ndisplay = "rich"\n\n[optimizer]\nrate = 0.5\n'
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("/home/me/a=b/policy", "policy"),
+        ("--model=/home/me/a=b", "--model=a=b"),
+        ("x={a=1,b=/home/me/c}", "x={a=1,b=c}"),
+    ],
+)
+def test_a_folder_of_this_machine_is_cut_whatever_its_name(argument: str, told: str) -> None:
+    assert portable(argument) == told
 
 
 def test_a_new_run_writes_versions_and_command_but_no_path_of_the_machine(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _OS_ERROR = re.compile(r"(?:os error |\[Errno )(\d+)")
 _LEFTOVER_AGE_S = 24 * 3600.0
 """Age from which a half-written file or folder has no living writer."""
+_LARGEST_RECORD = 10_000_000
+"""Bytes."""
 _TRIES = 5
 """Attempts to put a folder in place while readers put the old one back."""
 _OLD = re.compile(r"\.(.+)\.old-[0-9a-f]{8}")
@@ -182,11 +184,18 @@ def seal(folder: Path, *, kind: str, format: int, facts: Mapping[str, Any] | Non
         sync(path)
 
 
+def read_record(path: Path) -> bytes:
+    """The bytes of a small file that may be anybody's. Raises OSError for a pipe, a device and a large one too."""
+    if not path.is_file() or path.stat().st_size > _LARGEST_RECORD:
+        raise OSError(errno.EFBIG, "not a small file", str(path))
+    return path.read_bytes()
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The folder's manifest; None: there is none, or none that `seal` could have written."""
     for name in _MANIFESTS:
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            content = json.loads((folder / name).read_text(encoding="utf-8"))
+            content = json.loads(read_record(folder / name))
             files = {file: (size, crc) for file, (size, crc) in content["files"].items()}
             manifest = Manifest(name, content["kind"], content["format"], content["facts"], files)
             numbers = [manifest.format, *(number for pair in files.values() for number in pair)]

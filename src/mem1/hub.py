@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,6 @@ _SMALL = ("*.json", "*.txt", "*.jinja", "*.model", "README.md")
 _WEIGHTS = "*.safetensors"
 _LEFT_OUT = ("consolidated*.safetensors", "original/*", "manifest.json")
 """Copies of the same weights in another form, and our checksums, which do not fit the links of the cache."""
-_OF_A_POLICY = (
-    *("config.json", "generation_config.json", "protocol.json", "manifest.json", "model*.safetensors*"),
-    *("adapter_config.json", "adapter_model.safetensors", "pytorch_model*.bin*", "chat_template*", "tokenizer*"),
-    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-)
-"""What a push replaces as a whole: what an old policy leaves would be loaded with, or instead of, the new one."""
 _commits: dict[tuple[str, str], str] = {}
 """(repository, revision) -> the commit that it means in this process."""
 _folders: dict[tuple[str, str, bool], Path] = {}
@@ -212,10 +207,10 @@ def hub_name(name: str) -> HubName | None:
     return HubName(match["repo"], match["revision"] or "", match["file"] or "")
 
 
-def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
+def upload(folder: Path, repo: str, *, public: bool, message: str, replaces: Callable[[str], bool]) -> str:
     """Commit the files of a folder to owner/name, which is made (private unless `public`) if it is new.
 
-    A policy that was there is replaced: its files that this one lacks go. Returns the address. Raises UserError where
+    Of the repository's other files those go that it `replaces`. Returns the address. Raises UserError where
     the hub refuses it or cannot be reached, where the name has no owner, and where the repository is public and
     `public` is not said, or the other way round.
     """
@@ -231,7 +226,9 @@ def upload(folder: Path, repo: str, *, public: bool, message: str) -> str:
             raise UserError(f"{page} is public: push there with --public, or give another name")
         if public and private:
             raise UserError(f"{page} is private: push without --public, and change that in its settings")
-        api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=[*_OF_A_POLICY])
+        old = [file for file in api.list_repo_files(repo) if replaces(file) and not (folder / file).is_file()]
+        gone = [escape(file) for file in old] or None
+        api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=gone)
     except UserError:
         raise
     except Exception as error:  # the library raises many kinds of errors, its own, the network's and the disk's

@@ -164,6 +164,8 @@ class RunFolder:
 
 def check_empty(out: Path) -> None:
     """Raises UserError where `out` is no place for a new folder: it holds something, or one works in it."""
+    if out.is_symlink():
+        raise UserError(f"{out} is a link, which a folder cannot replace; give another folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; give another folder")
     check_put(out)
@@ -241,9 +243,10 @@ def _shown(leaves: Mapping[str, Any], key: str) -> str:
 
 def portable(argument: str) -> str:
     """The argument without paths of this machine.   out=/home/me/runs/a  ->  out=a"""
-    name, equals, value = argument.rpartition("=")
-    absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute()
-    return name + equals + (PureWindowsPath(value).name if absolute else value)
+    for name, equals, value in (("", "", argument), argument.partition("="), argument.rpartition("=")):
+        if PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute():
+            return name + equals + PureWindowsPath(value).name
+    return argument
 
 
 def _versions() -> dict[str, str]:

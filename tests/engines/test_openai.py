@@ -319,6 +319,22 @@ class TestServers:
         config = ModelServer(urls=urls, model="m", tries=1, first_wait_s=0.002)
         assert OpenAIEngine.open(config, CODEC, PAPER.stop_strings).dialect == TokenIds()
 
+    def test_one_that_is_busy_for_a_moment_is_not_taken_for_another(self, serving):
+        """At its second look, which asks whether it reads token ids."""
+
+        class Busy(Model):
+            looked = 0
+
+            def completion(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                if isinstance(body["prompt"], list) and self.looked == 0:
+                    self.looked = 1
+                    return 503, {"error": {"message": "Loading model"}}
+                return super().completion(body)
+
+        with model_site(Busy(CODEC, lambda _: SEARCH, by_ids=True)) as busy:
+            assert engine(serving(by_ids=True), busy).dialect == ContextIds()
+            assert busy.asked
+
 
 class TestSpending:
     def test_the_usage_that_a_server_reports_is_counted(self, serving):

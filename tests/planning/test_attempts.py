@@ -14,7 +14,17 @@ from mem1.engines.chat_messages import ChatMessages
 from mem1.engines.codec import Codec
 from mem1.evaluation.tokens import even_sizes
 from mem1.memory import memory_policy
-from mem1.planning.attempts import CHARACTERS_PER_TOKEN, Attempts, StepTokens, framing, limits, made_groups, rl_attempts
+from mem1.packing import split_into_packs
+from mem1.planning.attempts import (
+    CHARACTERS_PER_TOKEN,
+    Attempts,
+    StepTokens,
+    framing,
+    limits,
+    made_groups,
+    pack_tokens,
+    rl_attempts,
+)
 from mem1.policy.protocol import resolve
 from mem1.protocol import PAPER
 from mem1.recipe.recipe import Recipe
@@ -66,6 +76,26 @@ def test_a_pack_is_as_full_as_that_of_a_step_however_few_attempts_are_given(know
     assert 0.9 * 16384 < tokens.largest_pack == len(pack.tree) <= 16384
     every, _ = rl_attempts(config, config.rl.model_copy(update={"pack_tokens": 10**9}), sizes)
     assert tokens.attempts == every.attempts == 128 and tokens.trained == pytest.approx(every.trained, rel=0.01)
+
+
+def test_of_more_attempts_than_a_step_has_some_are_planned_and_of_fewer_copies():
+    config = load_recipe("atlas-quick", "rl.tasks_per_step=4", "rl.group_size=2", "rl.pack_tokens=1000000")
+    assert config.rl is not None
+    for given in (1000, 8, 5, 1):
+        groups = made_groups(memory_policy(config.memory), SIZES, groups=given, attempts=1)
+        tokens, pack = rl_attempts(config, config.rl, Attempts(recorded=tuple(group[0] for group in groups)))
+        assert (tokens.attempts, tokens.packs, len(pack.trajectories)) == (8, 1, 8)
+
+
+def test_a_step_of_unpacked_attempts_has_the_packs_that_training_makes():
+    shape = ("rl.tasks_per_step=64", "rl.group_size=2", "rl.pack_tokens=4096", "memory=full", "rl.packed=false")
+    config = load_recipe("atlas-quick", *shape)
+    assert config.rl is not None
+    tokens, pack = rl_attempts(config, config.rl, Attempts(sizes=SIZES))
+    every = [t for g in made_groups(memory_policy("full"), SIZES, groups=64, attempts=2) for t in g]
+    packs = split_into_packs(every, max_tokens=4096, whole=config.rl.algorithm.needs_whole_trajectories)
+    sizes = [pack_tokens(pack, packed=False) for pack in packs]
+    assert tokens.packs == len(packs) and tokens.largest_pack == max(sizes) == pack_tokens(pack, packed=False)
 
 
 @pytest.mark.parametrize("memory", ["full", "summary(300)", "constant"])

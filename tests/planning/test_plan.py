@@ -254,6 +254,11 @@ class TestPlans:
             return memory.moments["sampling"]
 
         assert asleep(0.9) - asleep(0.4) == pytest.approx(0.5 * 24e9, abs=2)
+        keys = ("rollout.engine=servers", "rollout.kind=vllm", "rollout.launch={gpu_memory=0.4}")
+        awake = planned("4090", *keys, "rollout.weights_folder=w")
+        (stage,) = awake.stages
+        assert awake.server_least == 0 and min(stage.memory.moments.values()) > 0.4 * 24e9, "it stays on the trainer's"
+        assert stage.memory.peak == max(stage.memory.moments.values()) > stage.memory.least > 0.4 * 24e9
 
     def test_a_server_needs_room_for_its_weights_on_gpus_of_its_own(self):
         plan = planned("2x4090", *SERVERS, "rollout.kind=vllm", *BF16)

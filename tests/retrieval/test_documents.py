@@ -219,12 +219,22 @@ def test_what_mem1_has_written_into_the_folder_is_no_document(tmp_path: Path):
         seal(tmp_path / name, kind=name, format=1, name=manifest)
     for place in ("runs/a", "runs/b/train"):
         (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "resolved.json").write_text("{}")
+        (tmp_path / place / "resolved.json").write_text('{"command": ["mem1"], "versions": {}}')
         (tmp_path / place / "report.html").write_text("<p>Oslo is in Norway</p>")
     found = read_documents(tmp_path)
     assert [passage.id for passage in found.passages] == ["a.md#1"]
     ours = ["cloze", "policy", "runs/a", "runs/b"]
     assert sorted(found.skipped) == [(name, "made by mem1, not a document") for name in ours]
+    (tmp_path / "rail" / "train").mkdir(parents=True)
+    for place in ("rail/train/resolved.json", "rail/resolved.json"):
+        (tmp_path / place).write_text('{"trains": 3}')
+    (tmp_path / "rail" / "times.md").write_text("# Times\n\nThe train leaves Oslo at nine.\n")
+    assert {passage.id for passage in read_documents(tmp_path).passages} == {"a.md#1", "rail/times.md#1"}
+    (tmp_path / "odd").mkdir()
+    os.mkfifo(tmp_path / "odd" / "manifest.json")
+    (tmp_path / "odd" / "statistics.json").symlink_to("/dev/zero")
+    assert {passage.id for passage in read_documents(tmp_path).passages} == {"a.md#1", "rail/times.md#1"}
+    assert not holds_index(tmp_path / "rail")
     assert not holds_index(tmp_path), "a policy is no index"
     assert read_documents(tmp_path / "cloze").passages, "asked for by its own name"
 

@@ -312,7 +312,10 @@ class TestPushed:
         a_hub.tokens.add("hf_mine")
         monkeypatch.setenv("HF_TOKEN", "hf_mine")
         old = ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "chat_template.json", "vocab.json")
-        others = {"notes.md": b"mine", "data/config.csv": b"mine", "mine-q8.gguf": b"mine"}
+        old += ("additional_chat_templates/tool_use.jinja", "spiece.model", "adapter_model.bin")
+        notes = ("notes.md", "model_notes.safetensors.md", "tokenizer_notes.md", "chat_template_study.ipynb")
+        deeper = ("data/config.json", "models/v1/model.safetensors", "tokenizer/vocab.json")
+        others = dict.fromkeys((*notes, *deeper, "mine-q8.gguf"), b"mine")
         a_hub.put("me/again", {**dict.fromkeys(old, b"{}"), "config.json": b"{}", **others}, private=True)
         assert terminal("push", run, "me/again")[0] == 0
         found = a_hub.files("me/again")

@@ -153,6 +153,12 @@ _NAMES = frozenset(
 _TEMPLATES = "additional_chat_templates"
 
 
+def is_tokenizer_file(path: str) -> bool:
+    """Whether a path in a model's folder is one of `tokenizer_files`, or tokenizer.json."""
+    folder, _, name = path.rpartition("/")
+    return path in ("tokenizer.json", *_NAMES) or (folder == _TEMPLATES and name.endswith(".jinja"))
+
+
 def tokenizer_files(folder: Path) -> dict[str, bytes]:
     """All files of the tokenizer except tokenizer.json, by path in the folder: chat templates, special tokens, ..."""
     found = [path for path in folder.iterdir() if path.name in _NAMES and path.is_file()]

@@ -22,6 +22,9 @@ from mem1.errors import UserError
 from mem1.net.spending import LimitReached, Spending, Usage
 from mem1.net.threads import in_parallel
 
+_LOOK_S = 10.0
+"""Longest wait, in seconds, for each answer of one of several servers that are looked at before they are used."""
+
 
 class OpenAIEngine:
     """Completes contexts on a server; a completion ends after one of `stop_strings` or with its token budget."""
@@ -223,7 +226,10 @@ def _find_dialect(
             ) from error
         else:
             found = dialect.after_probe(response, codec) if own_tokenizer else dialect
-            takes = not isinstance(found, ContextIds) or _takes_ids(servers, config, codec, stops, found)
+            try:
+                takes = not isinstance(found, ContextIds) or _takes_ids(servers, config, codec, stops, found)
+            except EngineFailed as error:
+                raise UserError(f"the model server answers no more: {error}; start it again") from error
             return found if takes else dialect
     raise UserError(f"the model server refuses every form of request: {'; then '.join(refusals)}")
 
@@ -232,21 +238,25 @@ def _check_alike(
     dialect: Text, config: ModelServer, codec: Codec, stops: Sequence[str], *, own_tokenizer: bool
 ) -> None:
     """Raises UserError where a server that answers does not speak as the others; one that does not may come later."""
-    for url in config.urls:
-        alone = config.model_copy(update={"urls": (url,), "tries": 1})
+
+    def check(url: str) -> None:
+        timeout_s = min(config.timeout_s, _LOOK_S)
+        alone = config.model_copy(update={"urls": (url,), "tries": 1, "timeout_s": timeout_s})
         with closing(Servers(alone)) as server:
             try:
                 found = _find_dialect(server, alone, codec, stops, own_tokenizer=own_tokenizer)
             except UserError as error:
                 if isinstance(error.__cause__, EngineFailed):
-                    continue
+                    return
                 raise UserError(f"{url}: {error}") from error
         if found != dialect:
             raise UserError(f"{url} speaks {found}, another server {dialect}; give servers that are alike")
 
+    in_parallel(check, config.urls, threads=len(config.urls))
+
 
 def _takes_ids(servers: Servers, config: ModelServer, codec: Codec, stops: Sequence[str], dialect: ContextIds) -> bool:
-    """Whether the server reads contexts as token ids."""
+    """Whether the server reads contexts as token ids. Raises EngineFailed where it does not answer."""
     ids = codec.encode(PROBE)
     request = dialect.request(codec, ids, model=config.model, max_tokens=1, temperature=0.0, seed=0, stops=stops)
     try:
@@ -256,5 +266,5 @@ def _takes_ids(servers: Servers, config: ModelServer, codec: Codec, stops: Seque
             lambda body: (dialect.taken(dialect.read(body, stops), ids), Usage()),
             at_most=Usage(),
         )
-    except (Refused, EngineFailed):
+    except Refused:
         return False

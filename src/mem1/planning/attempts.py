@@ -186,7 +186,7 @@ def counted(
     calls = [turn for t in trajectories for turn in t.turns]
     contexts = [len(turn.context_ids) for turn in calls]
     completions = [len(turn.completion_ids) for turn in calls]
-    sizes = [pack_tokens(pack, packed=packed) for pack in packs]
+    sizes, trees = [pack_tokens(pack, packed=packed) for pack in packs], [len(pack.tree) for pack in packs]
 
     def times(count: int) -> int:
         return round(scale * count)
@@ -202,30 +202,32 @@ def counted(
         sampled_pairs=times(whole - before),
         longest=max(c + o for c, o in zip(contexts, completions, strict=True)),
         trained=times(sum(sizes)),
-        packs=max(len(packs), times(len(packs))),
+        # where not all are made, the last of their packs may be half empty, and is not counted so often
+        packs=len(packs) if scale == 1 else math.ceil(scale * sum(trees) / max(trees)),
         largest_pack=max(sizes),
     )
 
 
 def rl_attempts(config: Recipe, rl: Rl, known: Attempts) -> tuple[StepTokens, Pack]:
     """Tokens of a step on the stage's largest tasks, and its largest pack."""
+    total = rl.tasks_per_step * rl.group_size
     if known.recorded:
-        most = max(1, rl.tasks_per_step * rl.group_size // len(known.recorded))
-        return _step(lambda copies: _copied(known.recorded, copies), rl, least=1, most=most)
+        spread = known.recorded[:: max(1, len(known.recorded) // total)][:total]
+        return _step(lambda count: _copied(spread, count), rl, least=len(spread), most=total)
     sizes, policy = known.sizes or largest_attempt(config), memory_policy(config.memory)
 
-    def made(tasks: int) -> list[Trajectory]:
+    def made(count: int) -> list[Trajectory]:
+        tasks = -(-count // rl.group_size)
         groups = made_groups(policy, sizes, groups=tasks, attempts=rl.group_size, within=config.budget.context)
         return [attempt for group in groups for attempt in group]
 
-    return _step(made, rl, least=min(rl.tasks_per_step, TASKS_MADE), most=rl.tasks_per_step)
+    return _step(made, rl, least=min(total, TASKS_MADE * rl.group_size), most=total)
 
 
 def _step(
     attempts_of: Callable[[int], Sequence[Trajectory]], rl: Rl, *, least: int, most: int
 ) -> tuple[StepTokens, Pack]:
-    """Tokens of a step, of whose `most` parts, such as tasks, at least `least` are made: so many that one of the packs
-    is full."""
+    """Tokens of a step, of whose `most` attempts at least `least` are made: so many that one of the packs is full."""
 
     def packs_of(attempts: Sequence[Trajectory]) -> list[Pack]:
         return split_into_packs(attempts, max_tokens=rl.pack_tokens, whole=rl.algorithm.needs_whole_trajectories)
@@ -235,35 +237,28 @@ def _step(
 
     made = attempts_of(least)
     packs = packs_of(made)
-    needed = min(most, -(-2 * least * rl.pack_tokens // sum(map(size, packs))))
+    needed = min(most, -(-2 * least * rl.pack_tokens // sum(len(pack.tree) for pack in packs)))
     if needed > least:
         made = attempts_of(needed)
         packs = packs_of(made)
-    scale = rl.tasks_per_step * rl.group_size / len(made)
-    return counted(made, packs, scale=scale, packed=rl.packed), max(packs, key=size)
+    return counted(made, packs, scale=most / len(made), packed=rl.packed), max(packs, key=size)
 
 
-def _copied(attempts: Sequence[Trajectory], copies: int) -> list[Trajectory]:
-    """So many copies of the attempts, which share no tokens with each other."""
+def _copied(attempts: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """So many attempts: these and copies of them, which share no tokens with each other."""
     beyond = 1 + max(id for t in attempts for turn in t.turns for id in (*turn.context_ids, *turn.completion_ids))
 
     def moved(ids: Sequence[int], number: int) -> tuple[int, ...]:
         return tuple(id + number * beyond for id in ids)
 
+    def copy(turn: Turn, number: int) -> Turn:
+        ids, sampled = moved(turn.context_ids, number), moved(turn.completion_ids, number)
+        return replace(turn, context_ids=ids, completion_ids=sampled)
+
+    numbered = ((attempt, number) for number in itertools.count() for attempt in attempts)
     return [
-        replace(
-            attempt,
-            turns=tuple(
-                replace(
-                    turn,
-                    context_ids=moved(turn.context_ids, number),
-                    completion_ids=moved(turn.completion_ids, number),
-                )
-                for turn in attempt.turns
-            ),
-        )
-        for number in range(copies)
-        for attempt in attempts
+        replace(attempt, turns=tuple(copy(turn, number) for turn in attempt.turns))
+        for attempt, number in itertools.islice(numbered, count)
     ]
 
 

@@ -124,7 +124,7 @@ def _on_this_machine(config: Recipe, free: float, device: str, ranks: int) -> tu
     """The recipe as these ranks run it, and their GPUs."""
     if ranks > 1:
         config = _set(config, distributed=config.distributed or Distributed())
-    serving = isinstance(config.rollout, ServerRollouts) and not config.rollout.sleep
+    serving = isinstance(config.rollout, ServerRollouts) and config.rollout.apart
     # a plan fills a share of a GPU, and what is free is counted without what CUDA itself has taken
     gpu = Gpu(device, free / USABLE / 1e9, "this machine")
     return config, Cluster(gpu=gpu, machines=1, per_machine=ranks + serving)

@@ -174,7 +174,7 @@ class _Planner:
         self.config, self.shape, self.gpus, self.steps = config, shape, gpus, steps
         served = isinstance(config.rollout, ServerRollouts) and config.rl is not None
         self.server = config.rollout if isinstance(config.rollout, ServerRollouts) and served else None
-        self.apart = server_gpus if self.server is not None and not self.server.sleep else 0
+        self.apart = server_gpus if self.server is not None and self.server.apart else 0
         """GPUs that only sample."""
         total = 1 if gpus is None else gpus.gpus
         self.ranks = 1 if config.distributed is None or gpus is None else total - self.apart
@@ -275,7 +275,7 @@ class _Planner:
             rows = self._rows(tokens)
             logits = rows * (1 + guesses_each(rows, "cpu" if self.gpus is None else "cuda"))
             return {"keys and values": self._keys(rows * tokens.longest), "logits": logits * self.shape.vocab_size * 24}
-        if not self.server.sleep:
+        if self.server.apart:
             return {}
         held = self._served(tokens.longest)
         if self.server.launch is not None and self.gpus is not None:  # vLLM takes its share, however little it needs
@@ -297,6 +297,12 @@ class _Planner:
             moments[OPTIMISER] = max(moments[OPTIMISER], least + step.gradients)
         if sampling is not None:
             moments[SAMPLING] = lasting + sum(sampling.values())
+            if (
+                self.server is not None and not self.server.sleep
+            ):  # what a server holds, if one is on this GPU, it keeps
+                others = [moment for moment in moments if moment != SAMPLING]
+                moments.update({moment: moments[moment] + sum(sampling.values()) for moment in others})
+                resident, least = {**resident, **sampling}, least + sum(sampling.values())
         worst = max(moments, key=lambda moment: moments[moment])
         parts = {**resident, "gradients": step.gradients if worst == OPTIMISER else gradients}
         parts["activations"] = moments[worst] - sum(parts.values())

@@ -224,6 +224,11 @@ class ServerRollouts(Config):
         return self
 
     @property
+    def apart(self) -> bool:
+        """Whether the servers have GPUs of their own: one that the run launches sees the trainer's."""
+        return not self.sleep and self.launch is None
+
+    @property
     def start_one(self) -> str:
         """What to do where no server runs."""
         if self.launch is not None:

@@ -13,6 +13,7 @@ Hidden files and folders are skipped, and symbolic links are never followed, so 
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -106,8 +107,17 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def _is_ours(folder: Path) -> bool:
     """Whether mem1 has written this folder: what it holds, as questions with answers, is about documents."""
-    of_a_run = (folder / "resolved.json", folder / "train" / "resolved.json")
-    return durable.read_manifest(folder) is not None or any(path.is_file() for path in of_a_run)
+    runs = (folder / "resolved.json", folder / "train" / "resolved.json")
+    return durable.read_manifest(folder) is not None or any(map(_is_of_a_run, runs))
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether this is what a training or an evaluation writes of itself, and no other file of that name."""
+    try:
+        found = json.loads(durable.read_record(path))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and ({"command", "versions"} <= found.keys() or "evaluations" in found)
 
 
 def _nothing(folder: str | os.PathLike[str], skipped: list[tuple[str, str]]) -> str:

@@ -24,7 +24,6 @@ from mem1.errors import UserError
 from mem1.evaluation.report.rows import read_evaluations
 from mem1.evaluation.report.run_folders import evaluation_folder, examined_policy, facts
 from mem1.evaluation.report.tables import markdown
-from mem1.hub import hub_name
 from mem1.pages.table import Table
 from mem1.pages.table import markdown as markdown_table
 from mem1.policy.folders import SHIPPED, SHIPPED_FOLDERS, SMOLLM2, policy_folder
@@ -118,22 +117,23 @@ class _Base:
     """The id by which others find it; empty: it has none."""
 
 
-def _base(run: Path) -> _Base | None:
-    """That of this run, before all runs on the way; None: it was made from nothing."""
+def _base(run: Path, after: tuple[Path, ...] = ()) -> _Base | None:
+    """That of this run, from which those `after` it began, before all runs on the way; None: it was made from
+    nothing."""
     model = read_toml(run / "config.toml").get("model", {})
     path = model.get("path", SHIPPED)
     if "new" in model:
         return None
     if path in (SMOLLM2, *SHIPPED_FOLDERS):
         return _Base(path, _SMOLLM2 if path == SMOLLM2 else "")
-    if read_resolved(run).get("model", {}).get("name") == path:  # which only ids have, by `RunFolder.note_model`
-        hub = hub_name(path)
-        return _Base(path, path.partition("@")[0] if hub is None else hub.repo)
+    if (read_resolved(run).get("model") or {}).get("name") == path:  # which only ids have, by `RunFolder.note_model`
+        return _Base(path, path.partition(":")[0].partition("@")[0])
     # a relative one was seen from where the training ran, mostly above its folder
-    seen = (Path(path), *(folder / path for folder in run.absolute().parents))
-    found = next((known for known in seen if known.exists()), Path(path))
+    places = [folder / path for folder in (*run.absolute().parents, Path.cwd())]
+    found = next((place for place in places if place.exists()), Path(path))
     before = found.absolute().parent
-    return _base(before) if before != run.absolute() and (before / "config.toml").is_file() else _Base(str(found), "")
+    on_the_way = before not in (*after, run.absolute()) and (before / "config.toml").is_file()
+    return _base(before, (*after, run.absolute())) if on_the_way else _Base(str(found), "")
 
 
 def license_of(run: Path | None, folder: Path) -> str:

@@ -91,13 +91,14 @@ def _read(run: Path, name: str, tokenizer: Path | None) -> Run:
             "give the folder of a `mem1 quickstart`, `mem1 train` or `mem1 eval --out`"
         )
     kept = read_kept(training) if training else []
-    if training is None:
-        made = read_made_by(run)
-        evaluations = [
-            replace(x, decode=_Tokens(run, lambda x=x: _named(made.get(x.row.policy, {})), x.trajectories, tokenizer))
-            for x in evaluations
-        ]
-    trajectories = [t for attempts in (*evaluations, *kept) for t in attempts.trajectories]
+    made = read_made_by(run)
+    evaluations = [
+        replace(x, decode=_Tokens(run, lambda x=x: _named(made.get(x.row.policy, {})), x.trajectories, tokenizer))
+        if training is None or x.row.policy in made  # which `mem1 eval --out` wrote, perhaps of another model
+        else x
+        for x in evaluations
+    ]
+    trajectories = [t for x in (*evaluations, *kept) if x.decode is None for t in x.trajectories]
     return Run(
         name=name,
         family=str(run.resolve()) if training is None else _all_but_seeds(training),

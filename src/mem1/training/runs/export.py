@@ -8,22 +8,26 @@ source.write_gguf(Path("out.gguf"))         for llama.cpp
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from mem1.durable import MANIFEST, explain_full_disk, partial_of, read_manifest, seal
+from mem1.engines.chat_template import is_tokenizer_file
 from mem1.errors import UserError
 from mem1.evaluation.report.card import license_of, model_card
 from mem1.evaluation.report.run_folders import examined_policy, training_folder
 from mem1.hub import upload
 from mem1.policy.folders import POLICY, check_whole, policy_folder
 from mem1.policy.gguf_export import GgufType, write_gguf
+from mem1.policy.protocol import SAVED
 from mem1.run_folder import check_empty
 from mem1.training.runs.checkpoint import KIND, export_checkpoint, latest_checkpoint
 from mem1.version import __version__
 
+_WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 _NOT_COPIED = (MANIFEST, "README.md", ".*", "*.bin", "*.pt", "*.pth", "*.pkl", "*.gguf")
 
 
@@ -104,10 +108,17 @@ class Source:
             write_gguf(Path(beside) / "policy", out, kind=kind, **facts)
 
     def push(self, repo: str, *, public: bool) -> str:
-        """Upload it to the repository owner/name, which is made if it is new; returns its address.
+        """Upload it to the repository owner/name, in place of a policy that is there; returns its address.
 
         Raises UserError where the hub refuses it, and where it is public although `public` is not said.
         """
         with tempfile.TemporaryDirectory(prefix="mem1-push-") as folder:
             self.write_folder(Path(folder) / "policy", name=repo)
-            return upload(Path(folder) / "policy", repo, public=public, message=f"{self.name}, by mem1 {__version__}")
+            message = f"{self.name}, by mem1 {__version__}"
+            return upload(Path(folder) / "policy", repo, public=public, message=message, replaces=_is_of_a_policy)
+
+
+def _is_of_a_policy(file: str) -> bool:
+    """Whether a file of a repository would be loaded with a new policy, or instead of it, if an old one left it."""
+    settings = ("config.json", "generation_config.json", "adapter_config.json", SAVED, MANIFEST)
+    return file in settings or is_tokenizer_file(file) or _WEIGHTS.fullmatch(file) is not None
