@@ -17,6 +17,7 @@ from mem1.cli.main import app
 from mem1.dialogue import NativeDialogue
 from mem1.engines.codec import Codec
 from mem1.errors import UserError
+from mem1.evaluation.store import read_made_by
 from mem1.policy.policy import load_policy
 from mem1.policy.protocol import SAVED, Known, ResolvedProtocol, resolve
 from mem1.protocol import PAPER, PUBLISHED
@@ -86,7 +87,7 @@ def test_an_instruct_model_is_never_evaluated_without_its_template_unless_told_s
         said, context = evaluated(folder, tmp_path / folder.name)
         assert f"protocol: {kind}" in " ".join(said.split())
         assert codec.decode(context).startswith("<|im_start|>")
-        recorded = json.loads((tmp_path / folder.name / "resolved.json").read_text())[folder.name]["protocol"]
+        recorded = read_made_by(tmp_path / folder.name)[folder.name]["protocol"]
         assert recorded["kind"] == kind.split(" ")[0] and recorded["tags"]["name"] == "paper"
     _, context = evaluated(chat, tmp_path / "plain", "protocol=tags")
     assert not Codec.load(chat).decode(context).startswith("<|im_start|>")
