@@ -36,8 +36,8 @@ HOSTILE = {
 
 @contextmanager
 def unblocked() -> Iterator[None]:
-    # three times what the loop may take: machines slow down within a test, and what is looked for takes ten times
-    with watched(3 * LIMIT_S * slowness()) as blocked:
+    # twice what the loop may take, as machines slow down within a test
+    with watched(2 * LIMIT_S * slowness()) as blocked:
         yield
     assert blocked() == []
 
