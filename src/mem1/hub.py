@@ -221,13 +221,13 @@ def upload(folder: Path, repo: str, *, public: bool, message: str, replaces: Cal
     page, api = f"{constants.ENDPOINT}/{repo}", HfApi()
     try:
         api.create_repo(repo, private=not public, exist_ok=True)
-        private = api.model_info(repo).private
-        if not public and not private:
+        known = api.model_info(repo)
+        if not public and not known.private:
             raise UserError(f"{page} is public: push there with --public, or give another name")
-        if public and private:
+        if public and known.private:
             raise UserError(f"{page} is private: push without --public, and change that in its settings")
-        old = [file for file in api.list_repo_files(repo) if replaces(file) and not (folder / file).is_file()]
-        gone = [escape(file) for file in old] or None
+        there = [file.rfilename for file in known.siblings or ()]
+        gone = [escape(file) for file in there if replaces(file) and not (folder / file).is_file()] or None
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=gone)
     except UserError:
         raise

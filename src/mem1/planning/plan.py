@@ -124,7 +124,7 @@ class Plan:
     @property
     def server_fits(self) -> bool | None:
         """Whether that is usable on all GPUs that only sample together; None: no GPUs were given."""
-        return None if self.usable is None else self.server_least <= self.usable * max(1, self.server_gpus)
+        return None if self.usable is None else self.server_least <= self.usable * self.server_gpus
 
 
 def make_plan(
